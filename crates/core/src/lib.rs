@@ -1,0 +1,17 @@
+//! The nouns and rules of Leasehold.
+//!
+//! This crate must not do I/O, read a clock, draw randomness or be async: everything here is a
+//! value or a pure function, so every rule can be tested as a table. Start with [`sandbox::state`]
+//! for the lifecycle, [`end`] for how a run ends, and [`limits`] for what bounds it.
+
+pub mod contract;
+pub mod end;
+pub mod error;
+pub mod id;
+pub mod isolation;
+pub mod limits;
+pub mod quantity;
+pub mod record;
+pub mod sandbox;
+pub mod spec;
+pub mod stage;

@@ -1,0 +1,133 @@
+//! The record of one run: what an incident responder reads after the sandbox is gone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::Contract;
+use crate::end::{EndReason, ExitStatus, LimitHit};
+use crate::id::{RunId, SandboxId};
+use crate::stage::StageTime;
+
+/// What a run used, as counted by the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Wall time of the execution in microseconds.
+    pub wall_micros: u64,
+    /// Processor time in microseconds; absent where the host cannot count it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_micros: Option<u64>,
+    /// Highest memory use in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_peak_bytes: Option<u64>,
+    /// Time spent throttled by the processor quota, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_micros: Option<u64>,
+    /// Bytes in use below `/workspace` and `/tmp` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
+}
+
+/// One output stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StreamRecord {
+    /// Bytes the workload wrote.
+    pub written: u64,
+    /// Bytes kept.
+    pub kept: u64,
+    /// Whether the rest was cut at the limit.
+    pub truncated: bool,
+}
+
+/// One collected file, or one that was asked for and not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// Path below the workspace; bytes that are not UTF-8 are written as `\xNN`, a backslash as `\\`.
+    pub path: String,
+    /// Bytes copied.
+    #[serde(default)]
+    pub bytes: u64,
+    /// SHA-256 of the copied bytes, hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Why it was skipped or cut: `symlink`, `not_regular`, `too_large`, `changed_while_read`,
+    /// `unreadable`, `limit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// Whether the host may execute it later (hooks, shell start files, editor tasks).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_execute_on_host: bool,
+}
+
+/// One host resource and whether the host saw it gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Residue {
+    /// Kind of resource: `processes`, `cgroups`, `mounts`, `netns`, `uids`, `scratch`, `sockets`.
+    pub resource: String,
+    /// Whether it is gone.
+    pub clean: bool,
+    /// What was looked at, or what is left.
+    pub detail: String,
+}
+
+/// The cleanup inventory: observed by the host after the fact (invariant I7). May say "not clean".
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Observed {
+    /// Each resource and what was seen.
+    pub residues: Vec<Residue>,
+}
+
+impl Observed {
+    /// Whether every resource was seen gone.
+    #[must_use]
+    pub fn clean(&self) -> bool {
+        !self.residues.is_empty() && self.residues.iter().all(|residue| residue.clean)
+    }
+}
+
+/// The whole record. `end` is absent while it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// Format version of this record.
+    pub version: u32,
+    /// The run.
+    pub run: RunId,
+    /// The sandbox it had.
+    pub sandbox: SandboxId,
+    /// When it was accepted, milliseconds since 1970 on the host's wall clock.
+    pub accepted_unix_ms: u64,
+    /// What was fixed at admission; absent when it could not be admitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<Contract>,
+    /// Why it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndReason>,
+    /// How the main process ended, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ExitStatus>,
+    /// Limits that denied or killed.
+    #[serde(default)]
+    pub limits_hit: Vec<LimitHit>,
+    /// Whether a warm slot served it, and why not if a pool was there.
+    #[serde(default)]
+    pub warm: bool,
+    /// The stages so far.
+    #[serde(default)]
+    pub stages: Vec<StageTime>,
+    /// What it used.
+    #[serde(default)]
+    pub usage: Usage,
+    /// Standard output.
+    #[serde(default)]
+    pub stdout: StreamRecord,
+    /// Standard error.
+    #[serde(default)]
+    pub stderr: StreamRecord,
+    /// Collected files.
+    #[serde(default)]
+    pub artifacts: Vec<Artifact>,
+    /// What the host saw after removal; absent until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleanup: Option<Observed>,
+}
+
+/// Current format version of [`RunRecord`].
+pub const RECORD_VERSION: u32 = 1;

@@ -1,0 +1,3 @@
+//! The lifecycle of one bounded computer.
+
+pub mod state;

@@ -1,0 +1,12 @@
+//! Every byte that crosses a process boundary.
+//!
+//! [`guest`] is the fixed-size binary protocol between the supervisor and the two programs that
+//! wait in a sandbox; the other end is hostile, so every length is checked before it is believed.
+//! [`supervisor`] is what the command line and the daemon say to the supervisor over its Unix
+//! socket. [`envd`] holds the message types of the agent's public surface. [`socket`] carries frames
+//! and descriptors.
+
+pub mod envd;
+pub mod guest;
+pub mod socket;
+pub mod supervisor;

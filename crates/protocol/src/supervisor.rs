@@ -1,0 +1,186 @@
+//! What the command line and the daemon say to the supervisor.
+//!
+//! One connection carries [`Call`] frames one way and [`Notice`] frames the other; `tag` is chosen by
+//! the caller and repeated in every notice that belongs to the call. The socket admits only its
+//! own user (peer credentials).
+
+use leasehold_core::contract::Contract;
+use leasehold_core::end::CancelledBy;
+use leasehold_core::error::PublicError;
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::record::{Observed, RunRecord, Usage};
+use leasehold_core::sandbox::state::State;
+use leasehold_core::spec::{ExecSpec, SandboxSpec};
+use leasehold_core::stage::StageTime;
+use serde::{Deserialize, Serialize};
+
+/// Version of this protocol. Both sides refuse another one.
+pub const VERSION: u32 = 1;
+
+/// One request and the tag its answers carry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// Chosen by the caller, unique among its open calls.
+    pub tag: u64,
+    /// What is wanted.
+    pub request: Request,
+}
+
+/// Where a command is to run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A sandbox made for it (or claimed from the pool where one fits), destroyed afterwards.
+    New(SandboxSpec),
+    /// A sandbox that was provisioned before; it is destroyed afterwards.
+    Parked(SandboxId),
+}
+
+/// What a caller wants.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Must come first. Answer: [`Event::Hello`].
+    Hello {
+        /// [`VERSION`] of the caller.
+        version: u32,
+    },
+    /// Run one command. A workspace directory, where the mode needs one, is the one descriptor.
+    /// Answers: `Accepted` (or `Refused`), then `Stage` and `Output`, then `Ended`, then `Cleaned`.
+    Run {
+        /// Id chosen by the caller; a second run of the same id is refused.
+        run: RunId,
+        /// Where.
+        target: Target,
+        /// What.
+        exec: ExecSpec,
+    },
+    /// Take up a run again, after the reader went away. Answers as for `Run`, from its present
+    /// state; output is read from the spool descriptors at any offset.
+    Attach {
+        /// Which run.
+        run: RunId,
+    },
+    /// End a run. Answer: `Done`; the run's own notices follow on its connection.
+    Cancel {
+        /// Which run.
+        run: RunId,
+        /// For whom.
+        by: CancelledBy,
+        /// Without the grace between TERM and KILL.
+        at_once: bool,
+    },
+    /// Make a sandbox and leave it parked. A workspace directory as for `Run`. Answer: `Provisioned`.
+    Provision {
+        /// Which.
+        sandbox: SandboxSpec,
+    },
+    /// Keep so many untouched sandboxes of this kind parked. Answer: `Done` once that many are there.
+    Pool {
+        /// Which kind.
+        sandbox: SandboxSpec,
+        /// How many; 0 empties the pool of this kind.
+        count: u32,
+    },
+    /// Start the agent in a provisioned sandbox. Answer: `Channel` with a stream socket to it.
+    Agent {
+        /// Which sandbox.
+        sandbox: SandboxId,
+    },
+    /// What a sandbox uses now. Answer: `Usage`.
+    Usage {
+        /// Which sandbox.
+        sandbox: SandboxId,
+    },
+    /// End a provisioned sandbox. Idempotent. Answer: `Destroyed`.
+    Destroy {
+        /// Which sandbox.
+        sandbox: SandboxId,
+    },
+    /// What there is. Answer: `Status`.
+    Status,
+    /// End everything and go. Answer: `Done`, then the connection closes.
+    Stop,
+}
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Tag of the call it belongs to.
+    pub tag: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What the supervisor tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// Answer to `Hello`.
+    Hello {
+        /// [`VERSION`] of the supervisor.
+        version: u32,
+        /// Its process id.
+        pid: u32,
+    },
+    /// The call failed; nothing else comes for its tag.
+    Refused(PublicError),
+    /// The run is recorded and will be carried out. Descriptors: the spools of standard output and
+    /// standard error (readable at any offset), and, where the command has a standard input or a
+    /// terminal, the writable end of it.
+    Accepted {
+        /// The run.
+        run: RunId,
+        /// Its sandbox.
+        sandbox: SandboxId,
+        /// Whether a third descriptor (standard input or terminal) is there.
+        input: bool,
+    },
+    /// A stage ended.
+    Stage(StageTime),
+    /// So many bytes are in the spools now. Sent when there is room; the newest is what counts.
+    Output {
+        /// Bytes of standard output (or of the terminal).
+        stdout: u64,
+        /// Bytes of standard error.
+        stderr: u64,
+    },
+    /// The outcome is fixed and recorded. Removal goes on.
+    Ended(Box<RunRecord>),
+    /// Removal was observed; the record is complete.
+    Cleaned(Box<RunRecord>),
+    /// Answer to `Provision`.
+    Provisioned {
+        /// The parked sandbox.
+        sandbox: SandboxId,
+        /// What it promises.
+        contract: Box<Contract>,
+    },
+    /// Answer to `Agent`; the descriptor is the channel.
+    Channel,
+    /// Answer to `Usage`.
+    Usage(Usage),
+    /// Answer to `Destroy`.
+    Destroyed(Observed),
+    /// Answer to `Status`.
+    Status {
+        /// Every sandbox this supervisor knows.
+        sandboxes: Vec<SandboxStatus>,
+    },
+    /// The call is carried out.
+    Done,
+}
+
+/// One sandbox in [`Event::Status`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    /// Which.
+    pub sandbox: SandboxId,
+    /// Where it is in its life.
+    pub state: State,
+    /// Host process id of its init; 0 when there is none.
+    pub init_pid: u32,
+    /// The run in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+}
