@@ -129,7 +129,7 @@ impl FrameReader {
     ///
     /// # Errors
     /// When the frame is too long or no such message.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, FrameError> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, FrameError> {
         let Some(head) = self.bytes.first_chunk::<4>() else {
             return Ok(None);
         };
@@ -158,11 +158,11 @@ mod tests {
         let frame = encode_frame(&vec!["a", "b"]).unwrap();
         let mut reader = FrameReader::new();
         for byte in &frame {
-            assert!(reader.next::<Vec<String>>().unwrap().is_none());
+            assert!(reader.take::<Vec<String>>().unwrap().is_none());
             left.write_all(&[*byte]).unwrap();
             assert!(reader.fill(&right).unwrap());
         }
-        let (message, fds) = reader.next::<Vec<String>>().unwrap().unwrap();
+        let (message, fds) = reader.take::<Vec<String>>().unwrap().unwrap();
         assert_eq!(message, ["a", "b"]);
         assert!(fds.is_empty());
         drop(left);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(sent, frame.len());
         let mut reader = FrameReader::new();
         reader.fill(&right).unwrap();
-        let (message, fds) = reader.next::<u32>().unwrap().unwrap();
+        let (message, fds) = reader.take::<u32>().unwrap().unwrap();
         assert_eq!((message, fds.len()), (7, 2));
         let flags = rustix::io::fcntl_getfd(&fds[0]).unwrap();
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -189,6 +189,6 @@ mod tests {
         left.write_all(&u32::MAX.to_le_bytes()).unwrap();
         let mut reader = FrameReader::new();
         reader.fill(&right).unwrap();
-        assert!(matches!(reader.next::<u32>(), Err(FrameError::TooLong(_))));
+        assert!(matches!(reader.take::<u32>(), Err(FrameError::TooLong(_))));
     }
 }
