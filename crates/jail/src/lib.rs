@@ -1,1 +1,17 @@
-//! jail
+//! The only crate with `unsafe`: everything that confines a process.
+//!
+//! What runs inside a sandbox is always compiled: [`seccomp`], [`landlock`], [`caps`], [`rlimit`],
+//! [`posture`] and the raw system calls of [`sys`]. What makes sandboxes from outside is behind the
+//! feature `host`. Nothing here decides policy about runs, talks to a daemon or logs.
+
+#[cfg(feature = "host")]
+pub mod cgroup;
+#[cfg(feature = "host")]
+pub mod spawn;
+
+pub mod caps;
+pub mod landlock;
+pub mod posture;
+pub mod rlimit;
+pub mod seccomp;
+pub mod sys;

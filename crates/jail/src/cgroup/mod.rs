@@ -1,0 +1,1 @@
+//! Control groups of a sandbox: limits asked, enforced, read back.

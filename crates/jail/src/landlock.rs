@@ -1,0 +1,1 @@
+//! The Landlock ruleset of a workload.

@@ -1,0 +1,1 @@
+//! Making a sandbox from outside: clone, mounts, identities.
