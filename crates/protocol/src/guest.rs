@@ -385,7 +385,9 @@ pub enum ExecStep {
 }
 
 impl ExecStep {
-    fn from_word(value: u32) -> Option<Self> {
+    /// The step of this number, if there is one.
+    #[must_use]
+    pub fn from_word(value: u32) -> Option<Self> {
         [
             Self::Message,
             Self::Tty,

@@ -1,1 +1,0 @@
-//! Message types of the agent's public surface (Connect with JSON, the public E2B `envd` names).
