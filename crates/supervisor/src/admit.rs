@@ -1,0 +1,244 @@
+//! Admission: what is asked against what this host can hold (invariant I6), and the contract that
+//! comes of it.
+//!
+//! Pure: looks at nothing but its arguments. [`Host`] is filled once at start.
+
+use leasehold_core::contract::{Contract, Enforced, Enforcement, Posture};
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::isolation::Isolation;
+use leasehold_core::limits::{Limits, Resource};
+use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
+
+/// Why a control is not there; `None` when it is.
+pub(crate) type Missing = Option<String>;
+
+/// What this host can enforce, and what every posture here has in common.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Host {
+    pub(crate) memory: Missing,
+    pub(crate) pids: Missing,
+    pub(crate) cpu: Missing,
+    pub(crate) cpu_time: Missing,
+    /// A disk larger than half the memory, by an image file.
+    pub(crate) image: Missing,
+    /// The uid range and the rest of what is applied to every sandbox alike.
+    pub(crate) posture: Posture,
+}
+
+/// A sandbox that may be made.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Admitted {
+    /// Limits as settled.
+    pub(crate) limits: Limits,
+    /// How each holds here.
+    pub(crate) enforcement: Vec<Enforced>,
+    /// Whether the disk is an image file instead of memory.
+    pub(crate) image: bool,
+}
+
+/// Checks a sandbox: bounds, workspace directory, and that every asked limit can be held.
+///
+/// # Errors
+/// Names the field, the value and the limit, or the limit that cannot be enforced and why.
+pub(crate) fn admit(
+    host: &Host,
+    spec: &SandboxSpec,
+    directory: bool,
+) -> Result<Admitted, PublicError> {
+    let limits = spec.limits.clone().settled();
+    limits
+        .check()
+        .map_err(|error| PublicError::new(ErrorKind::Invalid, error.to_string()))?;
+    if spec.workspace.needs_directory() != directory {
+        let message = if directory {
+            "a workspace directory came with a workspace that takes none"
+        } else {
+            "`workspace` needs a directory and none came with the request"
+        };
+        return Err(PublicError::new(ErrorKind::Invalid, message));
+    }
+    let image = !limits.disk_fits_memory();
+    let mut enforcement = Vec::new();
+    for (which, asked, missing) in rows(host, &limits, image) {
+        let how = match (missing, asked, spec.allow_unenforced) {
+            (None, _, _) => Enforcement::Enforced,
+            (Some(_), false, _) if which != Resource::Disk => Enforcement::BestEffort,
+            (Some(_), true, true) if which != Resource::Disk => Enforcement::Unenforced,
+            (Some(reason), _, _) => return Err(refusal(which, &reason)),
+        };
+        enforcement.push(Enforced { which, how });
+    }
+    Ok(Admitted {
+        limits,
+        enforcement,
+        image,
+    })
+}
+
+/// Each limit, whether it was asked for, and why it cannot be held. Absent limits have no row.
+fn rows(host: &Host, limits: &Limits, image: bool) -> Vec<(Resource, bool, Missing)> {
+    let disk = if image { host.image.clone() } else { None };
+    let mut rows = vec![
+        (Resource::Cpu, limits.cpu_milli.is_asked(), host.cpu.clone()),
+        (
+            Resource::Memory,
+            limits.memory_bytes.is_asked(),
+            host.memory.clone(),
+        ),
+        (Resource::Disk, limits.disk_bytes.is_asked(), disk),
+        (Resource::Inodes, limits.inodes.is_asked(), None),
+        (Resource::Pids, limits.pids.is_asked(), host.pids.clone()),
+        (Resource::Files, limits.files.is_asked(), None),
+        (Resource::Wall, limits.wall_ms.is_asked(), None),
+        (Resource::Output, limits.output_bytes.is_asked(), None),
+    ];
+    if let Some(limit) = limits.cpu_time_ms {
+        rows.push((Resource::CpuTime, limit.is_asked(), host.cpu_time.clone()));
+    }
+    rows
+}
+
+fn refusal(which: Resource, reason: &str) -> PublicError {
+    let error = PublicError::new(
+        ErrorKind::Unsupported,
+        format!("limit `{}` cannot be enforced here: {reason}", which.word()),
+    );
+    match which {
+        Resource::Disk => error.hint(
+            "ask for at most half of `memory`, or for more `memory`: a disk of that size is held \
+             in memory",
+        ),
+        _ => error.hint(
+            "`leasehold doctor` names the command that mends it; `--allow-unenforced` goes on \
+             without the limit and records that",
+        ),
+    }
+}
+
+/// The contract of one run.
+pub(crate) fn contract(
+    host: &Host,
+    admitted: &Admitted,
+    workspace: WorkspaceMode,
+    exec: &ExecSpec,
+    uid_range: (u32, u32),
+) -> Contract {
+    Contract {
+        backend: "process".to_owned(),
+        isolation: Isolation::Process,
+        isolation_reason: "asked for by the local caller, whose own authority it is".to_owned(),
+        limits: admitted.limits.clone(),
+        enforcement: admitted.enforcement.clone(),
+        workspace,
+        network: "none".to_owned(),
+        argv: exec.argv.clone(),
+        env_names: exec.env.keys().cloned().collect(),
+        posture: Posture {
+            uid_range,
+            ..host.posture.clone()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::limits::Limit;
+
+    fn without_cgroups() -> Host {
+        let why = Some("no cgroup may be written".to_owned());
+        Host {
+            memory: why.clone(),
+            pids: why.clone(),
+            cpu: why.clone(),
+            cpu_time: why,
+            ..Host::default()
+        }
+    }
+
+    fn asked() -> SandboxSpec {
+        SandboxSpec {
+            limits: Limits {
+                memory_bytes: Limit::asked(64 << 20),
+                ..Limits::default()
+            },
+            ..SandboxSpec::default()
+        }
+    }
+
+    fn how(admitted: &Admitted, which: Resource) -> Enforcement {
+        admitted
+            .enforcement
+            .iter()
+            .find(|row| row.which == which)
+            .unwrap()
+            .how
+    }
+
+    #[test]
+    fn i6_an_asked_limit_that_cannot_be_held_is_refused() {
+        let error = admit(&without_cgroups(), &asked(), false).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unsupported);
+        assert_eq!(
+            error.message,
+            "limit `memory` cannot be enforced here: no cgroup may be written"
+        );
+        let there = admit(&Host::default(), &asked(), false).unwrap();
+        assert_eq!(how(&there, Resource::Memory), Enforcement::Enforced);
+    }
+
+    #[test]
+    fn a_defaulted_limit_is_best_effort_and_an_allowed_one_is_recorded() {
+        let host = without_cgroups();
+        let defaulted = admit(&host, &SandboxSpec::default(), false).unwrap();
+        assert_eq!(how(&defaulted, Resource::Memory), Enforcement::BestEffort);
+        assert_eq!(how(&defaulted, Resource::Wall), Enforcement::Enforced);
+        let spec = SandboxSpec {
+            allow_unenforced: true,
+            ..asked()
+        };
+        let allowed = admit(&host, &spec, false).unwrap();
+        assert_eq!(how(&allowed, Resource::Memory), Enforcement::Unenforced);
+        assert_eq!(how(&allowed, Resource::Pids), Enforcement::BestEffort);
+    }
+
+    #[test]
+    fn a_disk_above_half_the_memory_needs_an_image() {
+        let mut spec = asked();
+        spec.limits.disk_bytes = Limit::asked(1 << 30);
+        assert!(admit(&Host::default(), &spec, false).unwrap().image);
+        let host = Host {
+            image: Some("only root makes disk images".to_owned()),
+            ..Host::default()
+        };
+        spec.allow_unenforced = true;
+        let error = admit(&host, &spec, false).unwrap_err();
+        assert!(error.message.starts_with("limit `disk` cannot"), "{error}");
+        assert!(!admit(&host, &asked(), false).unwrap().image);
+    }
+
+    #[test]
+    fn a_workspace_needs_its_directory_and_no_other() {
+        let mut spec = asked();
+        spec.workspace = WorkspaceMode::Clone;
+        assert!(admit(&Host::default(), &spec, false).is_err());
+        assert!(admit(&Host::default(), &spec, true).is_ok());
+        spec.workspace = WorkspaceMode::Ephemeral;
+        assert!(admit(&Host::default(), &spec, true).is_err());
+    }
+
+    #[test]
+    fn i8_a_contract_names_the_environment_and_holds_no_value() {
+        let mut exec = ExecSpec::command(["true"]);
+        exec.env.insert("TOKEN".into(), "hunter2".into());
+        let spec = SandboxSpec::default();
+        let admitted = admit(&Host::default(), &spec, false).unwrap();
+        let contract = contract(&Host::default(), &admitted, spec.workspace, &exec, (7, 9));
+        let text = serde_json::to_string(&contract).unwrap();
+        assert!(
+            text.contains("TOKEN") && !text.contains("hunter2"),
+            "{text}"
+        );
+        assert_eq!(contract.posture.uid_range, (7, 9));
+    }
+}

@@ -1,0 +1,79 @@
+//! Test hooks, compiled only into debug builds: hold a run at the end of a stage, or fail a step of
+//! removal, so that tests can kill us at each point and see what a sweep makes of it.
+
+use std::time::Duration;
+
+use leasehold_core::stage::Stage;
+
+/// What the environment asked for at start.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Failpoints {
+    holds: Vec<(Stage, Duration)>,
+    faults: Vec<String>,
+}
+
+/// `LEASEHOLD_HOLD=<stage>:<ms>[,…]` holds every run that long at the end of that stage.
+#[cfg(debug_assertions)]
+pub(crate) const HOLD_VARIABLE: &str = "LEASEHOLD_HOLD";
+/// `LEASEHOLD_FAULT=<name>[,…]` makes the named steps of removal fail: `cgroups`, `uids`, `scratch`.
+#[cfg(debug_assertions)]
+pub(crate) const FAULT_VARIABLE: &str = "LEASEHOLD_FAULT";
+
+impl Failpoints {
+    /// Reads the environment; in release builds there is nothing to read.
+    pub(crate) fn from_env() -> Self {
+        #[cfg(debug_assertions)]
+        {
+            let read = |name| std::env::var(name).unwrap_or_default();
+            Self::parse(&read(HOLD_VARIABLE), &read(FAULT_VARIABLE))
+        }
+        #[cfg(not(debug_assertions))]
+        Self::default()
+    }
+
+    #[cfg_attr(
+        not(debug_assertions),
+        allow(dead_code, reason = "read in debug builds alone")
+    )]
+    fn parse(holds: &str, faults: &str) -> Self {
+        let hold = |text: &str| {
+            let (stage, ms) = text.split_once(':')?;
+            let stage = Stage::ALL.into_iter().find(|known| known.word() == stage)?;
+            Some((stage, Duration::from_millis(ms.parse().ok()?)))
+        };
+        Self {
+            holds: holds.split(',').filter_map(hold).collect(),
+            faults: faults
+                .split(',')
+                .filter(|f| !f.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        }
+    }
+
+    /// How long a run waits at the end of a stage.
+    pub(crate) fn hold(&self, stage: Stage) -> Option<Duration> {
+        self.holds
+            .iter()
+            .find(|(held, _)| *held == stage)
+            .map(|(_, time)| *time)
+    }
+
+    /// Whether a step of removal is to fail.
+    pub(crate) fn fault(&self, name: &str) -> bool {
+        self.faults.iter().any(|fault| fault == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hooks_are_read_and_nonsense_is_none() {
+        let points = Failpoints::parse("inject:250,what:1,destroy:x", "uids");
+        assert_eq!(points.hold(Stage::Inject), Some(Duration::from_millis(250)));
+        assert_eq!(points.hold(Stage::Destroy), None);
+        assert!(points.fault("uids") && !points.fault("cgroups"));
+    }
+}
