@@ -1,0 +1,256 @@
+//! One private instance of Leasehold: its own state and run directories, removed at the end.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::cli::{Outcome, Running};
+use crate::inventory::Inventory;
+
+/// Longest that one call may take, unless a test says otherwise.
+const CALL_MAX: Duration = Duration::from_secs(60);
+
+/// Who runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever runs the test.
+    Me,
+    /// User and group 1000 without any capability, started through `setpriv`.
+    Ordinary,
+}
+
+/// A private instance. Two of them never touch each other's things, so tests run side by side.
+#[derive(Debug)]
+pub struct Instance {
+    folder: PathBuf,
+    who: Who,
+}
+
+impl Default for Instance {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Instance {
+    /// One that runs as whoever runs the test.
+    pub fn new() -> Self {
+        Self::of(Who::Me)
+    }
+
+    /// One that runs as `who`.
+    ///
+    /// # Panics
+    /// When its directories cannot be made.
+    pub fn of(who: Who) -> Self {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("leasehold-e2e-{}-{serial}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let instance = Self { folder, who };
+        for part in ["state", "run", "home"] {
+            let path = instance.folder.join(part);
+            std::fs::create_dir_all(&path).expect("make the instance's folder");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+            std::fs::set_permissions(&path, mode).expect("close the folder to others");
+            if who == Who::Ordinary {
+                std::os::unix::fs::chown(&path, Some(1000), Some(1000)).expect("give it away");
+            }
+        }
+        instance
+    }
+
+    /// Its state directory.
+    pub fn state(&self) -> PathBuf {
+        self.folder.join("state")
+    }
+
+    /// Its run directory.
+    pub fn run_folder(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// The directory of one run's record and logs.
+    pub fn run_record_folder(&self, run: &str) -> PathBuf {
+        self.state().join("runs").join(run)
+    }
+
+    /// The name that its groups on the host carry: the first ten hexadecimal digits of the SHA-256 of
+    /// the state directory's path.
+    pub fn name(&self) -> String {
+        use std::os::unix::ffi::OsStrExt;
+        let digest = Sha256::digest(self.state().as_os_str().as_bytes());
+        digest[..5]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// A folder for the test's own files that its user can read, made on first use and removed with
+    /// the instance.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.folder.join(name);
+        std::fs::create_dir_all(&path).expect("make a folder");
+        if self.who == Who::Ordinary {
+            std::os::unix::fs::chown(&path, Some(1000), Some(1000)).expect("give it away");
+        }
+        path
+    }
+
+    /// The command line with these arguments, not yet started. Its environment holds the search path,
+    /// a home and the two directories, nothing else.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let binary = crate::leasehold();
+        let mut command = match self.who {
+            Who::Me => Command::new(binary),
+            Who::Ordinary => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]);
+                command.args(["--inh-caps=-all", "--"]).arg(binary);
+                command
+            }
+        };
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+            .env("HOME", self.folder.join("home"))
+            .env("LEASEHOLD_STATE_DIR", self.state())
+            .env("LEASEHOLD_RUN_DIR", self.run_folder())
+            .current_dir(&self.folder);
+        command
+    }
+
+    /// Calls the command line and waits for its end.
+    ///
+    /// # Panics
+    /// When it takes longer than a minute.
+    #[track_caller]
+    pub fn cli<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Outcome {
+        self.start(args).wait(CALL_MAX)
+    }
+
+    /// Starts the command line.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[track_caller]
+    pub fn start<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
+        Running::start(&mut self.command(args), None)
+    }
+
+    /// `leasehold run` with these arguments: flags, `--`, command.
+    #[track_caller]
+    pub fn run<const N: usize>(&self, args: [&str; N]) -> Outcome {
+        self.cli(std::iter::once("run").chain(args))
+    }
+
+    /// `leasehold run` of a shell script, with flags.
+    #[track_caller]
+    pub fn sh(&self, flags: &[&str], script: &str) -> Outcome {
+        self.cli(sh_words(&["run"], flags, script))
+    }
+
+    /// Like [`Instance::sh`], and returns the complete record, cleanup included.
+    ///
+    /// # Panics
+    /// When there is no record.
+    #[track_caller]
+    pub fn record_of(&self, flags: &[&str], script: &str) -> Value {
+        self.cli(sh_words(&["run", "--json"], flags, script)).json()
+    }
+
+    /// The newest run's record as its state directory holds it, once its cleanup was observed.
+    ///
+    /// # Panics
+    /// When there is none within ten seconds.
+    #[track_caller]
+    pub fn last_record(&self) -> Value {
+        until_record(&self.state().join("runs"), None)
+    }
+
+    /// One run's record as its state directory holds it, once its cleanup was observed.
+    ///
+    /// # Panics
+    /// When there is none within ten seconds.
+    #[track_caller]
+    pub fn record(&self, run: &str) -> Value {
+        until_record(&self.state().join("runs"), Some(run))
+    }
+
+    /// What this instance has on the host now.
+    pub fn inventory(&self) -> Inventory {
+        Inventory::of(&self.name(), &self.folder)
+    }
+
+    /// Ends the supervisor and returns what is then still there, which should be nothing.
+    #[track_caller]
+    pub fn stopped_inventory(&self) -> Inventory {
+        self.cli(["stop"]);
+        self.inventory()
+    }
+
+    /// Process ids of this instance's supervisor and its children on the host, the supervisor first:
+    /// every process that has its directories in its environment and is not a command line.
+    pub fn supervisor(&self) -> Option<u32> {
+        let lock = std::fs::read_to_string(self.run_folder().join("supervisor.lock")).ok();
+        let told = lock.and_then(|text| text.trim().parse().ok());
+        told.or_else(|| crate::inventory::supervisor_of(&self.folder))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            Running::start(&mut self.command(["stop"]), None).wait(CALL_MAX);
+        }
+        let left = self.inventory();
+        for pid in left.pids() {
+            if let Some(pid) = Pid::from_raw(pid) {
+                kill_process(pid, Signal::KILL).ok();
+            }
+        }
+        remove(&self.folder);
+    }
+}
+
+fn remove(folder: &Path) {
+    // A mount that a failed test left makes removal fail; the next run says so by its inventory.
+    std::fs::remove_dir_all(folder).ok();
+}
+
+fn sh_words<'a>(head: &[&'a str], flags: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    [head, flags, &["--", "sh", "-c", script]].concat()
+}
+
+#[track_caller]
+fn until_record(runs: &Path, run: Option<&str>) -> Value {
+    crate::until("a complete run record", Duration::from_secs(10), || {
+        let folder = match run {
+            Some(run) => runs.join(run),
+            None => newest(runs)?,
+        };
+        let text = std::fs::read(folder.join("record.json")).ok()?;
+        let record: Value = serde_json::from_slice(&text).ok()?;
+        record
+            .get("cleanup")
+            .is_some_and(|cleanup| !cleanup.is_null())
+            .then_some(record)
+    })
+}
+
+fn newest(runs: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(runs).ok()?.filter_map(Result::ok);
+    entries
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .max()
+        .map(|(_, path)| path)
+}

@@ -1,0 +1,14 @@
+//! End-to-end tests: one binary, driven through the built `leasehold`.
+//!
+//! Where a new test goes:
+//! - `ends`: how a run ends, its status, its reason, its record.
+//! - `streams`: output and input, byte for byte, floods, slow and vanished readers.
+//! - `visible`: what a guest sees of its limits and of the host.
+//! - `workspace`: workspace modes, artifacts, export.
+//! - `crash`: who dies when, and what is left.
+//! - `probes_*`: hostile guests, by the number of the probe they answer.
+//!
+//! Every test takes an [`leasehold_e2e::Instance`] of its own, so all may run at once. A test that
+//! cannot run on a machine calls [`leasehold_e2e::need`] first.
+
+mod ends;

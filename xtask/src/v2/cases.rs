@@ -1,0 +1,112 @@
+//! What is tested in the guest: the list of cases and the files each needs.
+//!
+//! A new case goes into [`pack`]: add its program to the tree and a [`Case`] to the list.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::cpio::Tree;
+use super::pack;
+use crate::tally::Tally;
+use crate::{step, tree};
+
+/// One line of the guest's plan.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    /// Its name in the report.
+    pub(super) name: String,
+    /// `root`, or `user` in a delegated subtree.
+    pub(super) who: &'static str,
+    /// How long it may take, in seconds of the guest.
+    pub(super) limit_s: u64,
+    /// Its working directory.
+    pub(super) folder: &'static str,
+    /// Its command line for the guest's shell.
+    pub(super) command: String,
+}
+
+impl Case {
+    /// The line of the plan file.
+    pub(super) fn line(&self) -> String {
+        format!(
+            "{}\t{}\t{}\t{}\t{}\n",
+            self.name, self.who, self.limit_s, self.folder, self.command
+        )
+    }
+}
+
+/// Packs the tests and returns the cases. What cannot be packed is counted as skipped.
+pub(super) fn pack(guest: &mut Tree, tally: &mut Tally) -> Result<Vec<Case>> {
+    for program in ["setpriv", "newuidmap", "newgidmap", "mkfs.ext4"] {
+        match step::which(program) {
+            Some(path) => pack::program(guest, &path, &format!("usr/bin/{program}"))?,
+            None => tally.skip(
+                &format!("v2::{program}"),
+                &format!("{program} is not on this machine, so not in the guest"),
+            ),
+        }
+    }
+    let mut cases = vec![
+        case(
+            "host-is-pure-v2",
+            "root",
+            30,
+            "test -e /sys/fs/cgroup/cgroup.controllers && ! grep '^[^ ]* [^ ]* cgroup ' /proc/mounts",
+        ),
+        case(
+            "user-is-delegated",
+            "user",
+            30,
+            "test $(id -u) = 1000 && mkdir /sys/fs/cgroup/user/x && rmdir /sys/fs/cgroup/user/x && ! mkdir /sys/fs/cgroup/x 2>/dev/null",
+        ),
+    ];
+    if tree::root().join("crates/jail/tests/cgroup.rs").is_file() {
+        let binary = test_binary("leasehold-jail", "cgroup")?;
+        pack::program(guest, &binary, "guest/cgroup")?;
+        for who in ["root", "user"] {
+            cases.push(case(
+                &format!("jail-cgroup-{who}"),
+                who,
+                300,
+                "/guest/cgroup --test-threads=1 --nocapture",
+            ));
+        }
+    }
+    Ok(cases)
+}
+
+fn case(name: &str, who: &'static str, limit_s: u64, command: &str) -> Case {
+    Case {
+        name: name.to_owned(),
+        who,
+        limit_s,
+        folder: "/tmp",
+        command: command.to_owned(),
+    }
+}
+
+/// Builds one integration test and returns where cargo put it.
+fn test_binary(package: &str, test: &str) -> Result<PathBuf> {
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args([
+            "test",
+            "--no-run",
+            "--message-format=json",
+            "-p",
+            package,
+            "--test",
+            test,
+        ])
+        .current_dir(tree::root());
+    println!("{}", step::shown(&command));
+    let messages = step::output(&mut command)?;
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == test)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .with_context(|| format!("cargo named no executable for {package} test {test}"))
+}

@@ -1,0 +1,109 @@
+//! `cargo xtask test-v2`: runs tests on a kernel with a pure cgroup v2, in an emulated machine.
+//!
+//! Most CI machines have cgroup v1 or a hybrid, so what this project promises first, v2, would never be
+//! seen to work there. Start with [`run`]; what is tested is the list in `cases.rs`.
+
+mod cases;
+mod cpio;
+mod kernel;
+mod pack;
+mod qemu;
+mod report;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::tally::Tally;
+use crate::{step, tree};
+use cpio::Entry;
+use report::{Outcome, Report};
+
+/// Memory of the guest. Holds the unpacked tree twice for a moment, and the tests.
+const MEMORY_MIB: u32 = 3072;
+
+/// Builds the guest, boots it, and counts its cases. A guest that cannot be built here is a skip with
+/// its reason, unless `required`.
+///
+/// # Errors
+/// When building the tests fails, or when the guest cannot be made and `required` is set.
+pub(crate) fn run(filter: Option<&str>) -> Result<Tally> {
+    let mut tally = Tally::default();
+    if !cfg!(target_arch = "x86_64") {
+        tally.skip("test-v2", "the guest is built for x86-64 only");
+        return Ok(tally);
+    }
+    let Some(emulator) = step::which("qemu-system-x86_64") else {
+        tally.skip(
+            "test-v2",
+            "no qemu-system-x86_64; apt-get install qemu-system-x86",
+        );
+        return Ok(tally);
+    };
+    let folder = tree::target().join("v2");
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let parts = match kernel::parts(&folder) {
+        Ok(parts) => parts,
+        Err(error) => {
+            tally.skip("test-v2", &format!("no kernel for the guest: {error:#}"));
+            return Ok(tally);
+        }
+    };
+    let mut guest = pack::base(&parts.busybox)?;
+    for module in &parts.modules {
+        let name = module
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        pack::file(&mut guest, module, &format!("guest/modules/{name}"))?;
+    }
+    let mut cases = cases::pack(&mut guest, &mut tally)?;
+    pack::applets(&mut guest, &parts.busybox)?;
+    cases.retain(|case| filter.is_none_or(|word| case.name.contains(word)));
+    guest.add(
+        "init",
+        Entry::File(0o755, include_bytes!("boot.sh").to_vec()),
+    );
+    let plan: String = cases.iter().map(cases::Case::line).collect();
+    guest.add("plan", Entry::File(0o644, plan.into_bytes()));
+    let initramfs = folder.join("initramfs.cpio");
+    fs::write(&initramfs, guest.archive()).context("write the initramfs")?;
+
+    let limit = Duration::from_secs(120 + cases.iter().map(|case| case.limit_s).sum::<u64>());
+    let mut report = Report::of(cases.iter().map(|case| case.name.clone()));
+    let machine = qemu::Machine {
+        emulator: &emulator,
+        kernel: &parts.image,
+        initramfs: &initramfs,
+        kernel_log: &folder.join("kernel.log"),
+        memory_mib: MEMORY_MIB,
+    };
+    let started = Instant::now();
+    qemu::boot(&machine, &mut report, limit)?;
+    count(&report, &mut tally);
+    println!("guest: {:.1} s", started.elapsed().as_secs_f64());
+    Ok(tally)
+}
+
+fn count(report: &Report, tally: &mut Tally) {
+    for (name, outcome) in report.outcomes() {
+        match outcome {
+            Outcome::Ended(0, seconds) => {
+                println!("test v2::{name} ... ok ({seconds} s)");
+                tally.passed += 1;
+            }
+            Outcome::Ended(status, seconds) => {
+                println!("test v2::{name} ... FAILED (status {status}, {seconds} s)");
+                tally.fail(&format!("v2::{name}: status {status}"));
+            }
+            Outcome::NotRun => tally.fail(&format!("v2::{name}: never begun")),
+            Outcome::Unfinished => tally.fail(&format!("v2::{name}: begun and never ended")),
+        }
+    }
+    for skip in &report.skips {
+        let (name, reason) = skip.split_once(": ").unwrap_or((skip, "no reason given"));
+        tally.skip(&format!("v2::{name}"), reason);
+    }
+}
