@@ -1,0 +1,247 @@
+//! Finding the supervisor, and starting it where there is none.
+//!
+//! The supervisor is a mode of our own binary. It becomes leader by a lock of its own; of two
+//! starters one wins and the other's child leaves with status 0, so starting is always safe. It
+//! leaves the caller's session by itself. Nothing here removes a lock or a socket.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+
+use super::client::ClientError;
+
+/// Name of the socket in the run directory.
+pub const SOCKET_NAME: &str = "supervisor.sock";
+/// Name of the supervisor's log in the run directory.
+pub const LOG_NAME: &str = "supervisor.log";
+/// Environment variable that tells the supervisor its state directory.
+pub const STATE_DIR_VAR: &str = "LEASEHOLD_STATE_DIR";
+/// Environment variable that tells the supervisor its run directory.
+pub const RUN_DIR_VAR: &str = "LEASEHOLD_RUN_DIR";
+
+/// A log longer than this is begun anew at the next start.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of the log quoted in an error.
+const LOG_TAIL: u64 = 2_048;
+/// First pause between two looks at the socket, doubled up to [`LOOK_EVERY_MAX`].
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(32);
+
+/// Where the supervisor of one state directory is, and how to start it.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// Directory with socket, lock and log. It must exist, belong to this user, and be closed to
+    /// all others; who makes an endpoint has checked that.
+    pub run_dir: PathBuf,
+    /// Directory with ledger and records.
+    pub state_dir: PathBuf,
+    /// Program to start, usually this one.
+    pub program: PathBuf,
+    /// Arguments that make it the supervisor.
+    pub args: Vec<String>,
+    /// How long a start may take, its sweep of what a dead predecessor left included.
+    pub patience: Duration,
+}
+
+impl Endpoint {
+    /// An endpoint whose supervisor is `program supervisor`.
+    #[must_use]
+    pub fn new(run_dir: PathBuf, state_dir: PathBuf, program: PathBuf) -> Self {
+        Self {
+            run_dir,
+            state_dir,
+            program,
+            args: vec!["supervisor".to_owned()],
+            patience: Duration::from_secs(20),
+        }
+    }
+
+    /// The socket's path.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.run_dir.join(SOCKET_NAME)
+    }
+
+    /// The log's path.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.run_dir.join(LOG_NAME)
+    }
+}
+
+/// Connects to the socket of a supervisor, if one listens there.
+///
+/// # Errors
+/// When something else than "nobody there" comes back, or another user's process listens.
+pub(super) fn connect(socket: &Path) -> Result<Option<UnixStream>, ClientError> {
+    let stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(error)
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(source) => {
+            return Err(ClientError::Connect {
+                socket: socket.to_owned(),
+                source,
+            });
+        }
+    };
+    let peer =
+        rustix::net::sockopt::socket_peercred(&stream).map_err(|errno| ClientError::Connect {
+            socket: socket.to_owned(),
+            source: errno.into(),
+        })?;
+    let own = rustix::process::geteuid();
+    if peer.uid != own {
+        return Err(ClientError::Stranger {
+            socket: socket.to_owned(),
+            uid: peer.uid.as_raw(),
+        });
+    }
+    Ok(Some(stream))
+}
+
+/// Starts a supervisor and waits until somebody listens: our child, or another's that won.
+///
+/// # Errors
+/// When it cannot be started, ends without a successor, or takes longer than the endpoint allows.
+pub(super) fn start(endpoint: &Endpoint) -> Result<(UnixStream, Child), ClientError> {
+    let mut child = spawn(endpoint)?;
+    let ready = child.stdout.take();
+    match wait(endpoint, &mut child, ready) {
+        Ok(stream) => Ok((stream, child)),
+        Err(error) => {
+            // A child that never listened is ours to end; one that lost the race has gone.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+fn spawn(endpoint: &Endpoint) -> Result<Child, ClientError> {
+    let failed = |source| ClientError::Start {
+        program: endpoint.program.clone(),
+        source,
+    };
+    let log = open_log(&endpoint.log()).map_err(failed)?;
+    Command::new(&endpoint.program)
+        .args(&endpoint.args)
+        .env(STATE_DIR_VAR, &endpoint.state_dir)
+        .env(RUN_DIR_VAR, &endpoint.run_dir)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(failed)
+}
+
+fn open_log(path: &Path) -> std::io::Result<File> {
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)?;
+    if log.metadata()?.size() > LOG_BYTES_MAX {
+        log.set_len(0)?;
+    }
+    Ok(log)
+}
+
+/// Waits for the socket. The child's standard output tells of readiness or death at once; the
+/// socket is looked at in growing steps too, since another starter's supervisor may be the one
+/// that listens.
+fn wait(
+    endpoint: &Endpoint,
+    child: &mut Child,
+    mut ready: Option<ChildStdout>,
+) -> Result<UnixStream, ClientError> {
+    let begun = Instant::now();
+    let mut pause = LOOK_EVERY;
+    let mut gone: Option<ExitStatus> = None;
+    loop {
+        if let Some(stream) = connect(&endpoint.socket())? {
+            return Ok(stream);
+        }
+        let late = begun.elapsed() >= endpoint.patience;
+        match gone {
+            // With status 0 it left the field to another, who may still be on the way.
+            Some(status) if late || !status.success() => {
+                return Err(ClientError::Ended {
+                    status: status.to_string(),
+                    log: tail(&endpoint.log()),
+                });
+            }
+            None if late => {
+                return Err(ClientError::StartTimeout {
+                    waited: endpoint.patience,
+                    log: tail(&endpoint.log()),
+                });
+            }
+            Some(_) => {}
+            None => {
+                gone = child.try_wait().map_err(|source| ClientError::Start {
+                    program: endpoint.program.clone(),
+                    source,
+                })?;
+                if gone.is_some() {
+                    continue;
+                }
+            }
+        }
+        if !sleep_until_told(&mut ready, pause) {
+            pause = (pause * 2).min(LOOK_EVERY_MAX);
+        }
+    }
+}
+
+/// Waits for words or the end of the child's standard output, at most `pause`. Says whether words
+/// came. The pipe stays open while we wait, so that the child never writes to a closed one.
+fn sleep_until_told(ready: &mut Option<ChildStdout>, pause: Duration) -> bool {
+    let Some(pipe) = ready else {
+        std::thread::sleep(pause);
+        return false;
+    };
+    let mut polled = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)];
+    let limit = Timespec::try_from(pause).ok();
+    if !matches!(poll(&mut polled, limit.as_ref()), Ok(count) if count > 0) {
+        return false;
+    }
+    let told = pipe.read(&mut [0; 512]).is_ok_and(|count| count > 0);
+    if !told {
+        *ready = None;
+    }
+    told
+}
+
+/// The end of the log, for an error text.
+fn tail(path: &Path) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut log = File::open(path)?;
+        let length = log.metadata()?.len();
+        log.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+        let mut bytes = Vec::new();
+        log.take(LOG_TAIL).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    match read() {
+        Ok(text) if text.is_empty() => "its log is empty".to_owned(),
+        Ok(text) => text,
+        Err(error) => format!("its log cannot be read: {error}"),
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the backends through their public interface. A new test goes into the module of the
+//! part it is about; a promise every backend makes goes into the conformance suite instead.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+mod client;
+mod scratch;
