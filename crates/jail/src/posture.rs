@@ -1,1 +1,186 @@
-//! The posture builder.
+//! The posture builder: the only code that gives a process of a sandbox its restrictions.
+//!
+//! Three steps, in this order, each once per process and never undone: [`init`] for PID 1 (and so for
+//! all it starts), [`park_stub`] for a process that will become somebody's program, and
+//! [`become_workload`] when it knows whose. The first command of a sandbox and every later exec go
+//! through the same three. Every step fails closed: after an error the process must end.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, Signal, getegid, geteuid, set_dumpable_behavior,
+    set_parent_process_death_signal,
+};
+use rustix::thread::{CapabilitySet, set_no_new_privs, set_thread_res_gid, set_thread_res_uid};
+use sha2::{Digest as _, Sha256};
+
+use crate::landlock::{self, LandlockError, Ruleset};
+use crate::seccomp::{Program, SeccompError};
+use crate::{caps, rlimit, sys};
+
+/// Ids are below this; the last one means "leave it".
+const ID_NONE: u32 = u32::MAX;
+
+/// A step that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PostureError {
+    /// A call failed.
+    #[error("cannot {attempt}")]
+    Step {
+        /// What was tried.
+        attempt: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The program is not loaded.
+    #[error("cannot take the seccomp program")]
+    Seccomp(#[source] SeccompError),
+    /// The rules are not in force.
+    #[error("cannot take the Landlock rules")]
+    Landlock(#[source] LandlockError),
+    /// Everything was done, and still this does not hold.
+    #[error("after the change of identity this does not hold: {0}")]
+    NotSo(&'static str),
+}
+
+impl PostureError {
+    /// The error number behind it.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Step { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::Seccomp(error) => error.errno(),
+            Self::Landlock(error) => error.errno(),
+            Self::NotSo(_) => libc::EPERM,
+        }
+    }
+}
+
+fn step<T, E: Into<io::Error>>(
+    attempt: &'static str,
+    result: Result<T, E>,
+) -> Result<T, PostureError> {
+    result.map_err(|error| PostureError::Step {
+        attempt,
+        source: error.into(),
+    })
+}
+
+/// Step one, for PID 1: hidden from the workload, bound to its parent's life, no new privileges, the
+/// fewest capabilities, no core dumps, a keyring of its own, clean signals, mask and personality; then
+/// the seccomp program and the Landlock scope. Children inherit all but the tie to the parent.
+///
+/// # Errors
+/// The first step that failed.
+pub fn init() -> Result<(), PostureError> {
+    hide()?;
+    step(
+        "die with the parent",
+        set_parent_process_death_signal(Some(Signal::KILL)),
+    )?;
+    step("give up new privileges", set_no_new_privs(true))?;
+    step("cut the bounding set", caps::bound(caps::INIT))?;
+    step("reduce capabilities", caps::reduce(caps::INIT))?;
+    step("turn off core dumps", rlimit::no_core_dumps())?;
+    step("make a session keyring", sys::fresh_session_keyring())?;
+    step("reset the personality", sys::reset_personality())?;
+    step("reset signals", sys::reset_signals())?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    Program::native().load().map_err(PostureError::Seccomp)?;
+    restrict(Ruleset::scope())
+}
+
+/// Makes this process unreadable for the workload: no trace, no memory, no `/proc` files. An exec
+/// undoes it, so that init and agent call it again at their start.
+///
+/// # Errors
+/// As `prctl(2)`.
+pub fn hide() -> Result<(), PostureError> {
+    step(
+        "hide from the workload",
+        set_dumpable_behavior(DumpableBehavior::NotDumpable),
+    )
+}
+
+fn restrict(rules: Result<Option<Ruleset>, LandlockError>) -> Result<(), PostureError> {
+    match rules.map_err(PostureError::Landlock)? {
+        Some(rules) => rules.restrict().map_err(PostureError::Landlock),
+        None => Ok(()),
+    }
+}
+
+/// Step two, for a child of init or of the agent: the Landlock rules of a workload, its fixed
+/// resource limits, an empty bounding set, locked securebits, and no capability but the change of
+/// identity. Nothing here depends on what the process will become.
+///
+/// # Errors
+/// The first step that failed.
+pub fn park_stub() -> Result<(), PostureError> {
+    restrict(Ruleset::workload())?;
+    step("lower resource limits", rlimit::workload())?;
+    step(
+        "empty the bounding set",
+        caps::bound(CapabilitySet::empty()),
+    )?;
+    step("lock the securebits", caps::lock())?;
+    step("reduce capabilities", caps::reduce(caps::STUB))
+}
+
+/// Step three, when the program is known: the limits of the run, its ids, and no capability at all.
+/// `files` is the number of open files, `cpu_seconds` a second net on processor time (0 for none).
+///
+/// # Errors
+/// The first step that failed, or what does not hold afterwards.
+pub fn become_workload(
+    uid: u32,
+    gid: u32,
+    files: u32,
+    cpu_seconds: u32,
+) -> Result<(), PostureError> {
+    step(
+        "lower the limits of the run",
+        rlimit::run(files, cpu_seconds),
+    )?;
+    if uid == ID_NONE || gid == ID_NONE {
+        return step("take the workload's ids", Err(Errno::INVAL));
+    }
+    let (user, group) = (
+        rustix::process::Uid::from_raw(uid),
+        rustix::process::Gid::from_raw(gid),
+    );
+    step(
+        "take the workload's group",
+        set_thread_res_gid(group, group, group),
+    )?;
+    step(
+        "take the workload's user",
+        set_thread_res_uid(user, user, user),
+    )?;
+    step(
+        "give up all capabilities",
+        caps::reduce(CapabilitySet::empty()),
+    )?;
+    if geteuid() != user || getegid() != group {
+        return Err(PostureError::NotSo("the ids are the workload's"));
+    }
+    if !step("read capabilities", caps::none_held())? {
+        return Err(PostureError::NotSo("no capability is held"));
+    }
+    Ok(())
+}
+
+/// Digest in hexadecimal of what this posture is on this kernel, for receipts: the seccomp program,
+/// the Landlock version, the capabilities kept.
+#[must_use]
+pub fn digest() -> String {
+    let text = format!(
+        "seccomp {}\nlandlock {}\ninit {:#x}\nstub {:#x}\nworkload 0\n",
+        Program::native().sha256(),
+        landlock::abi(),
+        caps::INIT.bits(),
+        caps::STUB.bits(),
+    );
+    crate::seccomp::hex(&Sha256::digest(text))
+}
