@@ -7,7 +7,13 @@
 #[cfg(feature = "host")]
 pub mod cgroup;
 #[cfg(feature = "host")]
+pub mod confine;
+#[cfg(feature = "host")]
+pub mod loop_device;
+#[cfg(feature = "host")]
 pub mod spawn;
+#[cfg(feature = "host")]
+pub mod termination;
 
 pub mod caps;
 pub mod landlock;
