@@ -194,6 +194,11 @@ impl Backward {
 
 /// The program for one instruction set.
 pub(super) fn compile(arch: Arch) -> Vec<Instruction> {
+    assemble(arch, &ranges(arch))
+}
+
+/// The program for ranges that begin at number 0.
+pub(super) fn assemble(arch: Arch, ranges: &[Range]) -> Vec<Instruction> {
     let mut program = Backward::default();
     let kill = program.rule(Rule::Kill);
     for rule in [
@@ -203,7 +208,7 @@ pub(super) fn compile(arch: Arch) -> Vec<Instruction> {
     ] {
         program.rule(rule);
     }
-    let root = program.search(&ranges(arch));
+    let root = program.search(ranges);
     program.fall_to(root);
     let start = program.push(LOAD, OFFSET_NR);
     program.branch(JUMP_EQUAL, arch.audit(), start, kill);

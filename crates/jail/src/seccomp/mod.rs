@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code, reason = "seccomp(2) takes a pointer to the program")]
 
+#[cfg(feature = "host")]
+mod allow;
 mod compile;
 mod rule;
 mod table;
