@@ -11,6 +11,7 @@
 
 mod step;
 mod tally;
+mod tidy;
 mod tree;
 mod v2;
 
@@ -19,17 +20,36 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use tally::Tally;
 
+/// The tasks and what each does.
+const TASKS: [(&str, &str); 6] = [
+    ("ci", "all that CI runs, in its order"),
+    ("tidy", "rules of the work tree that no compiler holds"),
+    (
+        "bench",
+        "build for release and measure against other runtimes",
+    ),
+    (
+        "test-v2",
+        "run tests on a pure cgroup v2 kernel in QEMU; takes a word to choose cases",
+    ),
+    (
+        "setup",
+        "install with apt-get what building, tests and demo need",
+    ),
+    ("demo", "two runs that show what it is"),
+];
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match dispatch(&words) {
-        Ok(tally) if tally.good() => {
-            println!("{}", tally.closing());
-            ExitCode::SUCCESS
-        }
         Ok(tally) => {
             println!("{}", tally.closing());
-            ExitCode::FAILURE
+            if tally.good() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -40,8 +60,14 @@ fn main() -> ExitCode {
 
 fn dispatch(words: &[&str]) -> Result<Tally> {
     match words {
+        ["tidy"] => tidy::run(),
         ["test-v2"] => v2::run(None),
         ["test-v2", filter] => v2::run(Some(filter)),
-        _ => bail!("usage: cargo xtask ci|tidy|bench|test-v2 [FILTER]|setup|demo"),
+        _ => bail!("usage: cargo xtask TASK\n{}", usage()),
     }
+}
+
+fn usage() -> String {
+    let line = |(name, what): &(&str, &str)| format!("  {name:<8} {what}\n");
+    TASKS.iter().map(line).collect()
 }
