@@ -20,6 +20,11 @@ pub const INIT: CapabilitySet = CapabilitySet::CHOWN
 /// What a parked stub keeps: the change of identity.
 pub const STUB: CapabilitySet = CapabilitySet::SETGID.union(CapabilitySet::SETUID);
 
+/// What a child of the agent keeps that does file work as the sandbox's root.
+pub const FILE_WORK: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER);
+
 /// Capabilities are numbered below this.
 const NUMBERS: u32 = 64;
 
