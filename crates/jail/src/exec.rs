@@ -64,13 +64,9 @@ impl Stdio {
     }
 }
 
-/// A command, complete.
+/// How a command is to run; what it is, the caller's closure knows.
 #[derive(Debug)]
 pub struct ExecPlan {
-    /// Program and arguments. A program without a slash is searched in `PATH` of `env`.
-    pub argv: Vec<CString>,
-    /// `NAME=value` entries, the whole environment.
-    pub env: Vec<CString>,
     /// Absolute working directory, entered with the user's rights.
     pub cwd: CString,
     /// Its descriptors, none of them 0, 1 or 2; nothing else crosses.
@@ -113,43 +109,35 @@ impl ExecFailure {
     }
 }
 
-/// Starts a command in a session of its own. The returned descriptor is the status pipe: its end
-/// without bytes means that the program runs, else [`ExecFailure::decode`] tells why not; a child
-/// that failed must be waited for as well. Reads on the pipe do not block.
+/// Starts a command in a session of its own; `become_program` ends with its exec and comes back only
+/// with the error number. The returned descriptor is the status pipe: its end without bytes means
+/// that the program runs, else [`ExecFailure::decode`] tells why not; a child that failed must be
+/// waited for as well. Reads on the pipe do not block.
 ///
 /// # Errors
 /// When no pipe or process can be made.
-pub fn spawn(plan: &ExecPlan) -> io::Result<(Child, OwnedFd)> {
+pub fn spawn(
+    plan: &ExecPlan,
+    become_program: impl FnOnce() -> i32,
+) -> io::Result<(Child, OwnedFd)> {
     let (status, report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let programs = candidates(plan);
     let mut keep = plan.stdio.in_order().to_vec();
     keep.push(report.as_fd());
     let pid = sys::spawn_child(&keep, || {
-        let failure = become_command(plan, &programs);
+        let prepared =
+            arrange(plan).and_then(|()| take_posture(plan).and_then(|()| enter(&plan.cwd)));
+        let failure = match prepared {
+            Err(failure) => failure,
+            Ok(()) => ExecFailure {
+                step: ExecStep::Exec,
+                errno: become_program(),
+            },
+        };
         // Eight bytes into an empty pipe always fit.
         let _ = rustix::io::write(&report, &failure.encode());
         127
     })?;
     Ok((follow(pid)?, status))
-}
-
-/// Everything between fork and exec. Returns only on failure.
-fn become_command(plan: &ExecPlan, programs: &[CString]) -> ExecFailure {
-    let prepared = arrange(plan).and_then(|()| take_posture(plan).and_then(|()| enter(&plan.cwd)));
-    if let Err(failure) = prepared {
-        return failure;
-    }
-    let mut errno = libc::ENOENT;
-    for program in programs {
-        match sys::exec(program, &plan.argv, &plan.env).raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) | None => {}
-            Some(other) => errno = other,
-        }
-    }
-    ExecFailure {
-        step: ExecStep::Exec,
-        errno,
-    }
 }
 
 fn failure<E: Into<io::Error>>(step: ExecStep) -> impl Fn(E) -> ExecFailure {
@@ -191,33 +179,6 @@ fn enter(cwd: &CStr) -> Result<(), ExecFailure> {
     } else {
         Err(failure(ExecStep::Cwd)(Errno::XDEV))
     }
-}
-
-/// `PATH` where the environment has none.
-pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Programs to try, in order: the one named if it has a slash, else one per directory of `PATH`.
-fn candidates(plan: &ExecPlan) -> Vec<CString> {
-    let Some(program) = plan.argv.first() else {
-        return Vec::new();
-    };
-    let name = program.as_bytes();
-    if name.contains(&b'/') {
-        return vec![program.clone()];
-    }
-    let path = plan
-        .env
-        .iter()
-        .rev()
-        .find_map(|entry| entry.as_bytes().strip_prefix(b"PATH="))
-        .unwrap_or(DEFAULT_PATH.as_bytes());
-    path.split(|byte| *byte == b':')
-        .filter(|_| !name.is_empty())
-        .filter_map(|directory| {
-            let directory: &[u8] = if directory.is_empty() { b"." } else { directory };
-            CString::new([directory, b"/", name].concat()).ok()
-        })
-        .collect()
 }
 
 /// As whom file work is done.
@@ -304,39 +265,6 @@ fn follow(pid: Pid) -> io::Result<Child> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn plan(program: &str, env: &[&str]) -> ExecPlan {
-        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        ExecPlan {
-            argv: vec![CString::new(program).unwrap()],
-            env: env.iter().map(|e| CString::new(*e).unwrap()).collect(),
-            cwd: c"/".to_owned(),
-            stdio: Stdio::Pipes {
-                stdin: null(),
-                stdout: null(),
-                stderr: null(),
-            },
-            ids: Ids { uid: 0, gid: 0 },
-            files: 64,
-        }
-    }
-
-    fn searched(program: &str, env: &[&str]) -> Vec<String> {
-        let programs = candidates(&plan(program, env));
-        programs
-            .into_iter()
-            .map(|path| path.into_string().unwrap())
-            .collect()
-    }
-
-    #[test]
-    fn a_name_is_searched_in_the_declared_path_alone() {
-        assert_eq!(searched("ls", &["PATH=/a:/b", "PATH=/c"]), ["/c/ls"]);
-        assert_eq!(searched("ls", &["PATH=/a::/b"]), ["/a/ls", "./ls", "/b/ls"]);
-        assert_eq!(searched("/bin/ls", &["PATH=/a"]), ["/bin/ls"]);
-        assert_eq!(searched("ls", &[]).len(), 6);
-        assert!(searched("", &["PATH=/a"]).is_empty());
-    }
 
     #[test]
     fn failures_cross_the_pipe() {
