@@ -9,6 +9,11 @@
     reason = "it is a program for people; its output is its result"
 )]
 
+mod bench;
+mod ci;
+mod demo;
+mod runner;
+mod setup;
 mod step;
 mod tally;
 mod tidy;
@@ -60,7 +65,11 @@ fn main() -> ExitCode {
 
 fn dispatch(words: &[&str]) -> Result<Tally> {
     match words {
+        ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
+        ["bench", rest @ ..] => bench::run(rest),
+        ["setup"] => setup::run(&[&setup::DEMO[..], &setup::TESTS[..]].concat()),
+        ["demo"] => demo::run(),
         ["test-v2"] => v2::run(None),
         ["test-v2", filter] => v2::run(Some(filter)),
         _ => bail!("usage: cargo xtask TASK\n{}", usage()),

@@ -9,6 +9,8 @@ pub(crate) struct Tally {
     failures: Vec<String>,
     /// `name: reason`, one each.
     skips: Vec<String>,
+    /// Closing lines of test runners, as they printed them.
+    summaries: Vec<String>,
 }
 
 impl Tally {
@@ -22,11 +24,17 @@ impl Tally {
         self.skips.push(format!("{name}: {reason}"));
     }
 
+    /// Keeps the closing line of a test runner.
+    pub(crate) fn summary(&mut self, line: &str) {
+        self.summaries.push(line.to_owned());
+    }
+
     /// Adds the counts of another.
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failures.extend(other.failures);
         self.skips.extend(other.skips);
+        self.summaries.extend(other.summaries);
     }
 
     /// Whether nothing failed and something passed.
@@ -34,7 +42,8 @@ impl Tally {
         self.failures.is_empty() && self.passed > 0
     }
 
-    /// The closing lines: skips and failures by name, then the counts alone on the last line.
+    /// The closing lines: skips and failures by name, the runners' own lines, then the counts alone on
+    /// the last line.
     pub(crate) fn closing(&self) -> String {
         let mut text = String::new();
         for skip in &self.skips {
@@ -42,6 +51,10 @@ impl Tally {
         }
         for failure in &self.failures {
             text.push_str(&format!("failed: {failure}\n"));
+        }
+        for summary in &self.summaries {
+            text.push_str(summary);
+            text.push('\n');
         }
         text.push_str(&format!(
             "{} passed, {} failed, {} skipped",

@@ -98,7 +98,9 @@ fn read(root: &Path, folder: &Path, files: &mut Vec<File>) -> Result<()> {
             }
             continue;
         }
-        let script = folder.ends_with("scripts") || folder.ends_with(".ci");
+        let script = ["scripts", ".ci"]
+            .iter()
+            .any(|name| folder.file_name().is_some_and(|own| own == *name));
         let text = script
             || path
                 .extension()
