@@ -36,7 +36,8 @@ const DEVICE: u64 = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV;
 const WRITABLE: u64 = !(MAKE_CHAR | MAKE_BLOCK | IOCTL_DEV);
 
 /// Directories a workload may write below. One that is not there cannot be written anyway.
-pub const WRITABLE_DIRECTORIES: [&str; 4] = ["/workspace", "/tmp", "/dev/shm", "/home/user"];
+pub const WRITABLE_DIRECTORIES: [&str; 5] =
+    ["/workspace", "/tmp", "/var/tmp", "/dev/shm", "/home/user"];
 
 /// Devices a workload may write to and send device calls to.
 pub const DEVICES: [&str; 7] = [

@@ -34,6 +34,9 @@ pub enum PostureError {
         #[source]
         source: io::Error,
     },
+    /// A limit of the run could not be set.
+    #[error("cannot lower the limits of the run")]
+    Limits(#[source] io::Error),
     /// The program is not loaded.
     #[error("cannot take the seccomp program")]
     Seccomp(#[source] SeccompError),
@@ -50,11 +53,20 @@ impl PostureError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Step { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::Step { source, .. } | Self::Limits(source) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
             Self::Seccomp(error) => error.errno(),
             Self::Landlock(error) => error.errno(),
             Self::NotSo(_) => libc::EPERM,
         }
+    }
+}
+
+impl From<PostureError> for io::Error {
+    /// The error number; which step it was is lost.
+    fn from(error: PostureError) -> Self {
+        Self::from_raw_os_error(error.errno())
     }
 }
 
@@ -139,10 +151,7 @@ pub fn become_workload(
     files: u32,
     cpu_seconds: u32,
 ) -> Result<(), PostureError> {
-    step(
-        "lower the limits of the run",
-        rlimit::run(files, cpu_seconds),
-    )?;
+    rlimit::run(files, cpu_seconds).map_err(|error| PostureError::Limits(error.into()))?;
     if uid == ID_NONE || gid == ID_NONE {
         return step("take the workload's ids", Err(Errno::INVAL));
     }
@@ -169,6 +178,23 @@ pub fn become_workload(
         return Err(PostureError::NotSo("no capability is held"));
     }
     Ok(())
+}
+
+/// In place of steps two and three, for a child of the agent that does file work as the sandbox's
+/// root and never becomes a program: what [`park_stub`] does, but it keeps its ids and the
+/// capabilities over files.
+///
+/// # Errors
+/// The first step that failed.
+pub fn become_root_worker() -> Result<(), PostureError> {
+    restrict(Ruleset::workload())?;
+    step("lower resource limits", rlimit::workload())?;
+    step(
+        "empty the bounding set",
+        caps::bound(CapabilitySet::empty()),
+    )?;
+    step("lock the securebits", caps::lock())?;
+    step("reduce capabilities", caps::reduce(caps::FILE_WORK))
 }
 
 /// Digest in hexadecimal of what this posture is on this kernel, for receipts: the seccomp program,

@@ -46,7 +46,7 @@ pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// As `fork(2)`.
-pub fn spawn_child(keep: &[BorrowedFd<'_>], child: impl FnOnce() -> u8) -> io::Result<Pid> {
+pub fn spawn_child(keep: &[impl AsRawFd], child: impl FnOnce() -> u8) -> io::Result<Pid> {
     let mut keep: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
     keep.sort_unstable();
     // SAFETY: with one thread no lock is held by another, so the child may go on in full.

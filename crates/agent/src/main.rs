@@ -1,0 +1,7 @@
+//! Entry of the program inside every sandbox; all of it is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    leasehold_agent::main()
+}

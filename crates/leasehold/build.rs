@@ -1,0 +1,162 @@
+//! Builds the agent first, as a static program in a target folder of its own, and says where it is.
+//!
+//! The crate embeds it with `include_bytes!(env!("LEASEHOLD_AGENT"))`. It is always a release build
+//! for size, whatever this crate is built as. A failed build of it fails this build.
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NAME: &str = "leasehold-agent";
+
+/// What the agent is made of.
+const SOURCES: [&str; 4] = ["agent", "jail", "protocol", "core"];
+
+/// Of the outer build, and wrong for the inner one.
+const FOREIGN: [&str; 10] = [
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_BUILD_RUSTFLAGS",
+    "CARGO_BUILD_TARGET",
+    "CARGO_BUILD_TARGET_DIR",
+    "CARGO_INCREMENTAL",
+    "CARGO_TARGET_DIR",
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTDOCFLAGS",
+    "__CARGO_DEFAULT_LIB_METADATA",
+];
+
+/// Small, and dead at the first panic.
+const PROFILE: [(&str, &str); 6] = [
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
+    ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
+    ("CARGO_PROFILE_RELEASE_LTO", "thin"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "2"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+    ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
+];
+
+fn main() {
+    match build() {
+        Ok(agent) => println!("cargo::rustc-env=LEASEHOLD_AGENT={}", agent.display()),
+        Err(reason) => println!("cargo::error=cannot build the static agent: {reason}"),
+    }
+}
+
+fn variable(name: &str) -> Result<String, Box<dyn Error>> {
+    env::var(name).map_err(|_| format!("cargo did not set {name}").into())
+}
+
+fn build() -> Result<PathBuf, Box<dyn Error>> {
+    let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let crates = here.parent().ok_or("this crate has no parent folder")?;
+    println!("cargo::rerun-if-changed=build.rs");
+    println!(
+        "cargo::rerun-if-changed={}",
+        crates.join("../Cargo.lock").display()
+    );
+    for source in SOURCES {
+        println!(
+            "cargo::rerun-if-changed={}",
+            crates.join(source).join("src").display()
+        );
+        println!(
+            "cargo::rerun-if-changed={}",
+            crates.join(source).join("Cargo.toml").display()
+        );
+    }
+    let triple = triple()?;
+    let folder = folder(&out);
+    run_cargo(crates, triple, &folder)?;
+    let built = folder.join(triple).join("release").join(NAME);
+    let bytes = fs::read(&built).map_err(|error| format!("{}: {error}", built.display()))?;
+    if needs_interpreter(&bytes) {
+        return Err("it is not static: the target's `crt-static` had no effect".into());
+    }
+    // A copy of our own: another build may replace the other one. Written only when it differs, so
+    // that nothing is compiled again for nothing.
+    let embedded = out.join(NAME);
+    if fs::read(&embedded).ok().as_ref() != Some(&bytes) {
+        fs::write(&embedded, &bytes)?;
+    }
+    Ok(embedded)
+}
+
+/// The target to build for, named in full so that build scripts and macros are not made static too.
+fn triple() -> Result<&'static str, Box<dyn Error>> {
+    match variable("CARGO_CFG_TARGET_ARCH")?.as_str() {
+        "x86_64" => Ok("x86_64-unknown-linux-gnu"),
+        "aarch64" => Ok("aarch64-unknown-linux-gnu"),
+        other => Err(format!("no sandbox runs on {other}").into()),
+    }
+}
+
+/// `agent` in the outer target folder. Its own lock, so that the two builds do not wait for each other.
+fn folder(out: &Path) -> PathBuf {
+    out.ancestors()
+        .find(|folder| folder.join("CACHEDIR.TAG").exists())
+        .unwrap_or(out)
+        .join("agent")
+}
+
+fn run_cargo(crates: &Path, triple: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let mut command = Command::new(variable("CARGO")?);
+    command
+        .current_dir(crates.join("agent"))
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--package",
+            NAME,
+            "--bin",
+            NAME,
+        ])
+        .args(["--target", triple, "--target-dir"])
+        .arg(folder)
+        .envs(PROFILE)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    let output = command
+        .output()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    for line in text.lines() {
+        println!("cargo::warning={line}");
+    }
+    let hint = if text.contains("linker") {
+        " (a C toolchain with the static C library is needed, such as gcc and libc6-dev)"
+    } else {
+        ""
+    };
+    Err(format!("cargo ended with {}{hint}", output.status).into())
+}
+
+/// Whether an ELF program of 64 bits asks for a dynamic loader. Anything else is not static either.
+fn needs_interpreter(bytes: &[u8]) -> bool {
+    const PT_INTERP: u32 = 3;
+    let number = |at: usize, len: usize| -> Option<usize> {
+        let part = bytes.get(at..at.checked_add(len)?)?;
+        Some(
+            part.iter()
+                .rev()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+        )
+    };
+    let kinds = || -> Option<Vec<usize>> {
+        let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        (0..count)
+            .map(|at| number(table.checked_add(at * size)?, 4))
+            .collect()
+    };
+    !bytes.starts_with(b"\x7fELF\x02")
+        || kinds().is_none_or(|kinds| kinds.contains(&(PT_INTERP as usize)))
+}
