@@ -1,0 +1,292 @@
+//! The flags as they are typed. Nothing is decided here: `run::request` makes sense of them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run -- python3 -c 'print(6*7)'
+  leasehold run --memory 256M --timeout 30s --workspace . --artifact 'out/*' --out . -- make
+  leasehold show RUN        what happened, after it is gone
+  leasehold sweep           remove what a crash left behind";
+
+/// Bounded computers on lease: run a command in a sandbox, see how it ended, prove nothing is left.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, about, after_help = format!("{EXAMPLES}\n\n{}", crate::env::help()))]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run one command in a sandbox of its own
+    Run(Box<RunFlags>),
+    /// Show the record of a run
+    Show(ShowFlags),
+    /// List runs, newest first
+    Runs(RunsFlags),
+    /// Print what a run wrote
+    Logs(LogsFlags),
+    /// Follow a run again, from its first byte
+    Attach(AttachFlags),
+    /// Keep untouched sandboxes parked, so that runs with the same limits start at once
+    Pool(PoolFlags),
+    /// Find and remove what no live supervisor owns
+    Sweep(SweepFlags),
+    /// End the supervisor and every sandbox of it
+    Stop,
+    /// Measure this host against other runtimes
+    Bench(BenchFlags),
+    /// Print a completion script for a shell
+    Completion {
+        /// bash, elvish, fish, powershell or zsh
+        shell: clap_complete::Shell,
+    },
+    /// The process that parents sandboxes; started by whoever needs it
+    #[command(hide = true)]
+    Supervisor(SupervisorFlags),
+}
+
+/// What bounds a sandbox, as typed. Each is checked and made a promise by `run::request`.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Limits (asked means enforced or refused)")]
+pub(crate) struct LimitFlags {
+    /// Processor share in cores, such as 0.5 or 2 [default: 1]
+    #[arg(long, value_name = "CORES")]
+    pub(crate) cpu: Option<String>,
+    /// Memory of the whole sandbox, such as 512M; no swap [default: 512M]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<String>,
+    /// Bytes below /workspace, /tmp and /home/user [default: 256M, at most half the memory]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) disk: Option<String>,
+    /// Files and directories on that disk [default: 65536]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) inodes: Option<String>,
+    /// Processes and threads at one time [default: 256]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) pids: Option<String>,
+    /// Open files of one process [default: 1024]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) files: Option<String>,
+    /// Wall time, such as 30s or 5m [default: 10m]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<String>,
+    /// Processor time of the whole sandbox [default: no limit but the wall time]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) cpu_time: Option<String>,
+    /// Time between TERM and KILL [default: 2s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) grace: Option<String>,
+    /// Bytes kept of each of standard output and error [default: 64M]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) output_limit: Option<String>,
+    /// At the output limit: cut (drop the rest) or kill [default: cut]
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_output_limit: Option<String>,
+    /// Go on although this host cannot enforce an asked limit; the record says so
+    #[arg(long)]
+    pub(crate) allow_unenforced: bool,
+}
+
+/// How strong the boundary must be, as typed.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Boundary")]
+pub(crate) struct BoundaryFlags {
+    /// process, wasm, container, gvisor or microvm [default: process]
+    #[arg(long, value_name = "KIND")]
+    pub(crate) isolation: Option<String>,
+    /// first-party, verified or untrusted: raises the boundary, never lowers it [default: first-party]
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) trust: Option<String>,
+}
+
+/// `leasehold run`.
+#[derive(Debug, Default, Args)]
+#[command(after_help = "\
+Standard input: a pipe or a file is passed on; a terminal only with --stdin or --tty.
+Environment inside: PATH, HOME, USER, LOGNAME, LANG (and TERM with --tty) and what --env names.
+With --json the command's own output is not printed: the record comes on standard output at the
+end and says where the logs are.
+Exit status: the command's own; 124 timeout, 125 no sandbox, 126/127 not executable/not found,
+130 cancelled, 137 a limit ended it, 128+n signal n. Ctrl-C ends it with grace, twice at once.
+
+Examples:
+  leasehold run -- python3 -c 'print(6*7)'
+  leasehold run --memory 256M --timeout 30s --workspace . -- make test
+  leasehold run --workspace data:ro --artifact 'out/*.csv' --out . -- sh job.sh
+  leasehold run -it -- bash")]
+pub(crate) struct RunFlags {
+    /// Pass standard input on, even from a terminal
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// Never read standard input
+    #[arg(short = 'n', long, conflicts_with_all = ["stdin", "tty"])]
+    pub(crate) no_stdin: bool,
+    /// Give it a terminal of its own, joined to this one (^] three times ends it)
+    #[arg(short = 't', long)]
+    pub(crate) tty: bool,
+    /// Environment inside: NAME=VALUE, or NAME alone for the value here
+    #[arg(short = 'e', long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<OsString>,
+    /// Working directory inside [default: /workspace]
+    #[arg(short = 'w', long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Directory at /workspace: DIR or DIR:clone (copy on write, thrown away), DIR:ro, or DIR:rw
+    #[arg(long, value_name = "DIR[:MODE]")]
+    pub(crate) workspace: Option<OsString>,
+    /// Keep files below /workspace that match; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) artifact: Vec<String>,
+    /// Directory that kept files are written to [default: left with the record]
+    #[arg(long, value_name = "DIR", requires = "artifact")]
+    pub(crate) out: Option<PathBuf>,
+    /// Write artifacts that this host's tools may execute by themselves, such as git hooks, too
+    #[arg(long, requires = "out")]
+    pub(crate) unsafe_artifacts: bool,
+    /// Use a pre-warmed interpreter: python
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) warm: Option<String>,
+    /// Print the record as JSON at the end instead of the command's output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print nothing of our own but errors
+    #[arg(short = 'q', long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    /// Return when removal was observed, not when the outcome is fixed (with --json always)
+    #[arg(long)]
+    pub(crate) wait_cleanup: bool,
+    /// What bounds it.
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
+    /// How strong the boundary must be.
+    #[command(flatten)]
+    pub(crate) boundary: BoundaryFlags,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `leasehold show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowFlags {
+    /// Run id, or the beginning of one that no other run shares
+    pub(crate) run: String,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `leasehold runs`.
+#[derive(Debug, Args)]
+pub(crate) struct RunsFlags {
+    /// Show at most so many
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    pub(crate) last: usize,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `leasehold logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsFlags {
+    /// Run id, or the beginning of one that no other run shares
+    pub(crate) run: String,
+    /// Standard error instead of standard output
+    #[arg(long)]
+    pub(crate) stderr: bool,
+    /// Bytes as they are, even on a terminal
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+/// `leasehold attach`.
+#[derive(Debug, Args)]
+pub(crate) struct AttachFlags {
+    /// Run id, or the beginning of one that no other run shares
+    pub(crate) run: String,
+    /// Print nothing of our own but errors
+    #[arg(short = 'q', long)]
+    pub(crate) quiet: bool,
+}
+
+/// `leasehold pool`.
+#[derive(Debug, Args)]
+pub(crate) struct PoolFlags {
+    /// How many; 0 empties the pool of this kind
+    pub(crate) count: u32,
+    /// Use a pre-warmed interpreter: python
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) warm: Option<String>,
+    /// What bounds each.
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
+}
+
+/// `leasehold sweep`.
+#[derive(Debug, Args)]
+pub(crate) struct SweepFlags {
+    /// Say what would be removed, remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `leasehold bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchFlags {
+    /// Which backend: process
+    #[arg(default_value = "process")]
+    pub(crate) backend: String,
+    /// Runs of each measured thing, interleaved
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    pub(crate) runs: u32,
+    /// Seconds of the sustained part
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) sustain: u32,
+    /// Only these parts: latency, concurrency, sustain, memory, python, sweep
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `leasehold supervisor`.
+#[derive(Debug, Args)]
+pub(crate) struct SupervisorFlags {
+    /// Seconds without anything to do after which it goes
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) idle: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_needs_the_two_dashes() {
+        assert!(Cli::try_parse_from(["leasehold", "run", "true"]).is_err());
+        let cli = Cli::try_parse_from(["leasehold", "run", "--", "ls", "--json"]).unwrap();
+        let Command::Run(flags) = cli.command else {
+            panic!("not a run");
+        };
+        assert_eq!(flags.command, ["ls", "--json"]);
+        assert!(!flags.json);
+    }
+}

@@ -1,0 +1,47 @@
+//! The command line of Leasehold. This file is glue: it parses, hands over, and leaves with the
+//! status it is given.
+
+mod cli;
+mod env;
+mod fault;
+mod place;
+mod run;
+mod show;
+mod voice;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use cli::{Cli, Command};
+use fault::Fault;
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(status) => ExitCode::from(status),
+        Err(fault) => {
+            voice::fault(&fault);
+            ExitCode::from(fault.status())
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<u8, Fault> {
+    match command {
+        Command::Run(flags) => run::main(&flags),
+        Command::Show(flags) => show::show(&flags),
+        Command::Runs(flags) => show::runs(&flags),
+        Command::Logs(flags) => show::logs(&flags),
+        Command::Attach(flags) => {
+            let paths = place::paths()?;
+            let run = show::find(&paths, &flags.run)?;
+            run::attach(&paths, &run, flags.quiet)
+        }
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+            voice::data(&script).map(|()| 0)
+        }
+        _ => Err(Fault::host("not wired yet")),
+    }
+}

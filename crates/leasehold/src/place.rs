@@ -1,0 +1,78 @@
+//! Where our supervisor, its records and its logs are.
+
+use std::path::PathBuf;
+
+use leasehold_backend::process::client::{Client, ClientError};
+use leasehold_backend::process::start::Endpoint;
+use leasehold_core::id::RunId;
+use leasehold_supervisor::paths::Paths;
+
+use crate::fault::Fault;
+
+/// The directories this user and environment mean. Makes nothing.
+///
+/// # Errors
+/// When a variable is no absolute path, or nothing says where the state belongs.
+pub(crate) fn paths() -> Result<Paths, Fault> {
+    Paths::from_env().map_err(|error| Fault::usage("cannot tell the directories").because(&error))
+}
+
+/// How to reach or start the supervisor of some directories.
+///
+/// # Errors
+/// When this program cannot be found.
+pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
+    let program = std::env::current_exe()
+        .map_err(|error| Fault::host("cannot find this program").because(&error))?;
+    // A program that was replaced while it runs has no path any more, and is still there.
+    let program = if program.exists() {
+        program
+    } else {
+        PathBuf::from("/proc/self/exe")
+    };
+    Ok(Endpoint::new(
+        paths.run().to_owned(),
+        paths.state().to_owned(),
+        program,
+    ))
+}
+
+/// Connects to the supervisor, or makes the directories and starts it.
+///
+/// # Errors
+/// When a directory is refused, or the supervisor cannot be started or talked to.
+pub(crate) fn connect_or_start(paths: &Paths) -> Result<Client, Fault> {
+    paths
+        .create()
+        .map_err(|error| Fault::host("cannot use the directories").because(&error))?;
+    Client::connect_or_start(&endpoint(paths)?).map_err(client_fault)
+}
+
+/// Connects to the supervisor if one runs.
+///
+/// # Errors
+/// When one runs and cannot be talked to.
+pub(crate) fn connect(paths: &Paths) -> Result<Option<Client>, Fault> {
+    match Client::connect(&endpoint(paths)?) {
+        Ok(client) => Ok(Some(client)),
+        Err(ClientError::Absent { .. } | ClientError::Gone) => Ok(None),
+        Err(error) => Err(client_fault(error)),
+    }
+}
+
+/// A client's failure as ours.
+pub(crate) fn client_fault(error: ClientError) -> Fault {
+    if let ClientError::Refused(error) = error {
+        return error.into();
+    }
+    let fault = Fault::host("cannot use the supervisor").because(&error);
+    match error.hint() {
+        Some(hint) => fault.hint(hint),
+        None => fault,
+    }
+}
+
+/// The directory of one run's record, logs and artifacts.
+pub(crate) fn run_directory(paths: &Paths, run: &RunId) -> PathBuf {
+    paths.runs().join(run.as_str())
+}

@@ -1,0 +1,269 @@
+//! `leasehold run`: one command in a sandbox of its own, followed to its end.
+//!
+//! Start with [`request`] for what the flags mean and [`follow`] for what happens meanwhile. How the
+//! run ended is the supervisor's word; nothing here decides it.
+
+pub(crate) mod export;
+pub(crate) mod follow;
+pub(crate) mod request;
+pub(crate) mod screen;
+pub(crate) mod signals;
+pub(crate) mod stream;
+pub(crate) mod summary;
+pub(crate) mod tty;
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use leasehold_backend::process::client::{Client, ClientError};
+use leasehold_core::id::RunId;
+use leasehold_core::record::RunRecord;
+use leasehold_protocol::supervisor::{Event, Request, Target};
+use leasehold_supervisor::paths::Paths;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use serde::Serialize;
+
+use crate::cli::RunFlags;
+use crate::fault::Fault;
+use crate::{env, place, voice};
+use follow::{Follow, Joint, Outcome};
+use request::{Caller, Plan, StdinKind, Telling};
+use signals::Signals;
+
+/// How long a successor of a lost supervisor may take to complete a record.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Status of a run that nobody waited for to the end.
+const LEFT: u8 = 130;
+
+/// Runs the command and returns the exit status.
+///
+/// # Errors
+/// When it could not be run; an end of the run itself is no error.
+pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
+    let begun = Instant::now();
+    let plan = request::build(
+        flags,
+        &Caller {
+            env: &env::read,
+            stdin: stdin_kind(),
+            terminal: tty::size(),
+        },
+    )?;
+    let workspace = plan.workspace.as_deref().map(open_workspace).transpose()?;
+    let out = plan
+        .out
+        .as_deref()
+        .map(|path| export::Destination::open(path, plan.may_execute))
+        .transpose()?;
+    let paths = place::paths()?;
+    let mut client = place::connect_or_start(&paths)?;
+    let signals =
+        Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
+    let run = new_run()?;
+    let request = Request::Run {
+        run: run.clone(),
+        target: Target::New(plan.sandbox.clone()),
+        exec: plan.exec.clone(),
+    };
+    let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).collect();
+    let tag = client.call(request, &fds).map_err(place::client_fault)?;
+    let terminal = plan.exec.tty.is_some();
+    let joint = Joint {
+        print: plan.telling != Telling::Json,
+        feed: plan.exec.stdin || terminal,
+        terminal,
+        wait_cleanup: plan.wait_cleanup,
+    };
+    let raw = terminal.then(tty::Raw::enter).transpose()?;
+    let outcome = Follow::new(&mut client, &signals, tag, run.clone(), joint).to_the_end();
+    drop(raw);
+    match outcome? {
+        Outcome::Recorded(record) => {
+            conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed())
+        }
+        Outcome::Refused(error) => Err(error.into()),
+        Outcome::Left => {
+            voice::note(&format!("left run {run}; the supervisor ends it"));
+            Ok(LEFT)
+        }
+        Outcome::Lost => {
+            let record = recover(&paths, &run)?;
+            conclude(&paths, &plan, None, &record, begun.elapsed())
+        }
+    }
+}
+
+/// Exports, tells, and gives the exit status.
+fn conclude(
+    paths: &Paths,
+    plan: &Plan,
+    out: Option<&export::Destination>,
+    record: &RunRecord,
+    total: Duration,
+) -> Result<u8, Fault> {
+    let exported = match out {
+        Some(out) => Some(out.take(paths, record)?),
+        None => None,
+    };
+    let status = record.end.as_ref().map_or(LEFT, |end| end.cli_status());
+    match plan.telling {
+        Telling::Quiet => {}
+        Telling::Json => voice::json(&Whole::of(paths, record, status))?,
+        Telling::Line => {
+            if let Some(exported) = &exported {
+                exported.tell();
+            } else if record.artifacts.iter().any(|file| file.skipped.is_none()) {
+                voice::note(&format!(
+                    "artifacts are at {}",
+                    place::run_directory(paths, &record.run)
+                        .join("artifacts")
+                        .display()
+                ));
+            }
+            tell(record, total);
+        }
+    }
+    Ok(status)
+}
+
+/// The last words on standard error.
+pub(crate) fn tell(record: &RunRecord, total: Duration) {
+    for note in summary::notes(record) {
+        voice::note(&note);
+    }
+    let micros = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
+    voice::note(&summary::line(record, micros));
+    if let Some(mend) = summary::mend(record) {
+        voice::hint(&mend);
+    }
+}
+
+/// The record as `--json` gives it: its own fields, and where its files are.
+#[derive(Debug, Serialize)]
+pub(crate) struct Whole<'a> {
+    #[serde(flatten)]
+    record: &'a RunRecord,
+    /// Exit status of the command line for this end.
+    exit_status: u8,
+    files: Files,
+}
+
+/// Where the files of a run are on this host.
+#[derive(Debug, Serialize)]
+struct Files {
+    stdout: PathBuf,
+    stderr: PathBuf,
+    artifacts: PathBuf,
+}
+
+impl<'a> Whole<'a> {
+    /// Joins a record with the paths of its files.
+    pub(crate) fn of(paths: &Paths, record: &'a RunRecord, exit_status: u8) -> Self {
+        let directory = place::run_directory(paths, &record.run);
+        Self {
+            record,
+            exit_status,
+            files: Files {
+                stdout: directory.join("stdout"),
+                stderr: directory.join("stderr"),
+                artifacts: directory.join("artifacts"),
+            },
+        }
+    }
+}
+
+/// After the supervisor died under a run: a successor completes its record at its start.
+pub(crate) fn recover(paths: &Paths, run: &RunId) -> Result<Box<RunRecord>, Fault> {
+    voice::note("the supervisor went away during the run; a new one clears up after it");
+    let mut client = place::connect_or_start(paths)?;
+    let tag = client
+        .call(Request::Attach { run: run.clone() }, &[])
+        .map_err(place::client_fault)?;
+    let deadline = Instant::now() + RECOVERY_PATIENCE;
+    loop {
+        match client
+            .next_notice(Some(deadline))
+            .map_err(place::client_fault)?
+        {
+            None => {
+                return Err(Fault::host(format!("run {run} has no end on record"))
+                    .because(&ClientError::Silent {
+                        waited: RECOVERY_PATIENCE,
+                    })
+                    .hint(format!("look again with `leasehold show {run}`")));
+            }
+            Some((notice, _)) if notice.tag == tag => match notice.event {
+                Event::Ended(record) | Event::Cleaned(record) => return Ok(record),
+                Event::Refused(error) => return Err(error.into()),
+                _ => {}
+            },
+            Some(_) => {}
+        }
+    }
+}
+
+/// Joins a run that is on its way or over, for `leasehold attach`.
+pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Fault> {
+    let begun = Instant::now();
+    let mut client: Client = place::connect_or_start(paths)?;
+    let signals =
+        Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
+    let tag = client
+        .call(Request::Attach { run: run.clone() }, &[])
+        .map_err(place::client_fault)?;
+    let joint = Joint {
+        print: true,
+        feed: false,
+        terminal: false,
+        wait_cleanup: false,
+    };
+    let outcome = Follow::new(&mut client, &signals, tag, run.clone(), joint).to_the_end();
+    let record = match outcome? {
+        Outcome::Recorded(record) => record,
+        Outcome::Refused(error) => return Err(error.into()),
+        Outcome::Left => return Ok(LEFT),
+        Outcome::Lost => recover(paths, run)?,
+    };
+    if !quiet {
+        tell(&record, begun.elapsed());
+    }
+    Ok(record.end.as_ref().map_or(LEFT, |end| end.cli_status()))
+}
+
+fn new_run() -> Result<RunId, Fault> {
+    let mut entropy = [0; 13];
+    match rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty()) {
+        Ok(got) if got == entropy.len() => Ok(RunId::from_entropy(&entropy)),
+        Ok(_) => Err(Fault::host("the kernel gave too few random bytes")),
+        Err(errno) => Err(Fault::host("cannot draw a run id").because(&errno)),
+    }
+}
+
+/// What standard input is. A device that is no terminal, such as `/dev/null`, counts as empty.
+fn stdin_kind() -> StdinKind {
+    let stdin = std::io::stdin();
+    if rustix::termios::isatty(&stdin) {
+        return StdinKind::Terminal;
+    }
+    match fstat(&stdin).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+        Ok(FileType::Fifo | FileType::RegularFile | FileType::Socket) => StdinKind::Stream,
+        _ => StdinKind::Empty,
+    }
+}
+
+fn open_workspace(path: &Path) -> Result<OwnedFd, Fault> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).map_err(|errno| {
+        Fault::usage(format!("cannot open `--workspace` {}", path.display())).because(&errno)
+    })
+}
+
+/// Opens one log of a run.
+pub(crate) fn open_log(paths: &Paths, run: &RunId, name: &str) -> Result<File, Fault> {
+    let path = place::run_directory(paths, run).join(name);
+    File::open(&path)
+        .map_err(|error| Fault::host(format!("cannot open {}", path.display())).because(&error))
+}

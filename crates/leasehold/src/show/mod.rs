@@ -1,0 +1,123 @@
+//! Reading what is on record: `show`, `runs`, `logs`, and finding a run by the beginning of its id.
+//!
+//! Nothing here needs a supervisor or starts one, and everything a guest may have written is made fit
+//! for a terminal first.
+
+mod page;
+mod table;
+
+use std::io::{IsTerminal, Read};
+
+use leasehold_core::id::RunId;
+use leasehold_core::record::RunRecord;
+use leasehold_supervisor::paths::Paths;
+use leasehold_supervisor::records::Records;
+
+use crate::cli::{LogsFlags, RunsFlags, ShowFlags};
+use crate::fault::Fault;
+use crate::run::screen::Screen;
+use crate::run::{Whole, open_log};
+use crate::{place, voice};
+
+/// Bytes of a log that are read at once.
+const PIECE: usize = 64 << 10;
+
+fn store(paths: &Paths) -> Result<Records, Fault> {
+    paths
+        .create()
+        .map_err(|error| Fault::host("cannot use the directories").because(&error))?;
+    Records::open(paths).map_err(|error| Fault::host("cannot open the records").because(&error))
+}
+
+/// Finds the one run whose id begins with `prefix`.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub(crate) fn find(paths: &Paths, prefix: &str) -> Result<RunId, Fault> {
+    let plausible = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let mut found = if plausible {
+        store(paths)?
+            .matching(prefix)
+            .map_err(|error| Fault::host("cannot search the records").because(&error))?
+    } else {
+        Vec::new()
+    };
+    let shown = voice::clean(prefix);
+    match (found.pop(), found.pop()) {
+        (None, _) => Err(Fault::usage(format!("there is no run `{shown}`"))
+            .hint("`leasehold runs` lists what there is")),
+        (Some(run), None) => Ok(run),
+        (Some(_), Some(_)) => Err(Fault::usage(format!(
+            "`{shown}` is the beginning of more than one run id"
+        ))
+        .hint("type more of it; `leasehold runs` lists what there is")),
+    }
+}
+
+fn read(paths: &Paths, run: &RunId) -> Result<RunRecord, Fault> {
+    store(paths)?
+        .read(run)
+        .map_err(|error| Fault::host("cannot read the record").because(&error))?
+        .ok_or_else(|| Fault::usage(format!("run {run} has no record")))
+}
+
+/// `leasehold show`.
+pub(crate) fn show(flags: &ShowFlags) -> Result<u8, Fault> {
+    let paths = place::paths()?;
+    let run = find(&paths, &flags.run)?;
+    let record = read(&paths, &run)?;
+    let status = record.end.as_ref().map_or(0, |end| end.cli_status());
+    if flags.json {
+        voice::json(&Whole::of(&paths, &record, status))?;
+    } else {
+        let directory = place::run_directory(&paths, &run);
+        voice::data(page::page(&record, &directory).as_bytes())?;
+    }
+    Ok(0)
+}
+
+/// `leasehold runs`.
+pub(crate) fn runs(flags: &RunsFlags) -> Result<u8, Fault> {
+    let paths = place::paths()?;
+    let records = store(&paths)?
+        .list(flags.last)
+        .map_err(|error| Fault::host("cannot list the records").because(&error))?;
+    if flags.json {
+        voice::json(&records)?;
+    } else if records.is_empty() {
+        voice::note("there are no runs yet");
+    } else {
+        voice::data(table::table(&records).as_bytes())?;
+    }
+    Ok(0)
+}
+
+/// `leasehold logs`.
+pub(crate) fn logs(flags: &LogsFlags) -> Result<u8, Fault> {
+    let paths = place::paths()?;
+    let run = find(&paths, &flags.run)?;
+    let name = if flags.stderr { "stderr" } else { "stdout" };
+    let mut log = open_log(&paths, &run, name)?;
+    let mut screen = (!flags.raw && std::io::stdout().is_terminal()).then(Screen::default);
+    let mut piece = vec![0; PIECE];
+    let mut shown = Vec::new();
+    loop {
+        let got = log
+            .read(&mut piece)
+            .map_err(|error| Fault::host("cannot read the log").because(&error))?;
+        match &mut screen {
+            None => voice::data(&piece[..got])?,
+            Some(screen) => {
+                shown.clear();
+                screen.pass(&piece[..got], &mut shown);
+                if got == 0 {
+                    screen.finish(&mut shown);
+                }
+                voice::data(&shown)?;
+            }
+        }
+        if got == 0 {
+            return Ok(0);
+        }
+    }
+}
