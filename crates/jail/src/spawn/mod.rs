@@ -1,1 +1,256 @@
-//! Making a sandbox from outside: clone, mounts, identities.
+//! Making a sandbox from outside: the spawner, the template tree, and one sandbox from it.
+//!
+//! The caller holds a [`Spawner`], which is a process forked from it. Each [`Spawner::make`] has the
+//! spawner clone a first process as a *child of the caller*, which furnishes its own namespaces and
+//! becomes the agent. Start reading at [`Spawner`], then `process.rs` (the spawner), `child.rs` (the
+//! order of steps inside), `template.rs` and `tree.rs` (what is mounted).
+//!
+//! Nothing here knows runs, tenants or policy; nothing prints.
+
+mod child;
+mod clone;
+mod copy;
+mod etc;
+mod netns;
+mod process;
+mod spec;
+mod step;
+mod synthetic;
+mod template;
+mod tree;
+mod userns;
+mod wire;
+mod workspace;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+
+pub use self::spec::{
+    CGROUPS_MAX, CORES_MAX, DEADLINE_MAX, Disk, IdBlock, Made, MakeFds, MakeSpec, Namespaces,
+    WORKLOAD_ID, Warm, WorkspaceMode,
+};
+pub use self::step::{MakeStep, SpawnError};
+pub use self::userns::RootlessIds;
+
+use self::clone::{Side, fork};
+use self::process::Start;
+use self::step::Failed;
+use self::userns::Maker;
+use self::wire::Answer;
+use crate::mount::{self, Reach};
+
+/// Time the spawner has to build its template.
+const START_WAIT: Duration = Duration::from_secs(30);
+/// Time beyond an order's own deadline before the spawner counts as stuck.
+const SLACK: Duration = Duration::from_secs(2);
+/// Time a killed process has to be gone.
+const DEATH_WAIT: Duration = Duration::from_secs(5);
+
+/// What a spawner is made of.
+#[derive(Debug)]
+pub struct SpawnerConfig {
+    /// The agent's program, a sealed memfd. It is executed from the descriptor.
+    pub agent: OwnedFd,
+    /// As an ordinary user: the ids it may map. `None` as root.
+    pub rootless: Option<RootlessIds>,
+}
+
+/// The host's hand on its spawner. Dropping it ends the spawner and none of the sandboxes.
+#[derive(Debug)]
+pub struct Spawner {
+    pid: u32,
+    pidfd: OwnedFd,
+    socket: Option<OwnedFd>,
+    maker: Maker,
+}
+
+impl Spawner {
+    /// Forks the spawner. It enters its namespaces, builds the template, closes every descriptor it
+    /// does not need, and waits for orders. It dies with the calling *thread* and with the handle.
+    ///
+    /// Call it before there are other threads and before much memory is in use.
+    ///
+    /// # Errors
+    /// The step that failed; nothing is left then.
+    pub fn start(config: SpawnerConfig) -> Result<Self, SpawnError> {
+        let maker = config.rootless.map_or(Maker::Root, Maker::Rootless);
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(at(MakeStep::Fork))?;
+        let start = Start {
+            socket: theirs,
+            agent: config.agent,
+            maker,
+            supervisor: Some(rustix::process::getpid()),
+        };
+        let (pid, pidfd) = match fork().map_err(at(MakeStep::Fork))? {
+            Side::Child => {
+                std::mem::forget(ours);
+                process::run(start)
+            }
+            Side::Parent { pid, pidfd } => (pid, pidfd),
+        };
+        drop(start);
+        let spawner = Self {
+            pid,
+            pidfd,
+            socket: Some(ours),
+            maker,
+        };
+        // On failure the handle is dropped, which ends and reaps the process.
+        spawner.await_ready()?;
+        Ok(spawner)
+    }
+
+    fn await_ready(&self) -> Result<(), SpawnError> {
+        let until = Instant::now() + START_WAIT;
+        loop {
+            match self.answer(until, START_WAIT)? {
+                (Answer::Ready, _) => return Ok(()),
+                (Answer::MapIds, _) => {
+                    self.map_ids().map_err(at(MakeStep::MakerIds))?;
+                    let socket = self.socket.as_ref().ok_or(SpawnError::Gone)?;
+                    wire::go(socket.as_fd()).map_err(|_| SpawnError::Gone)?;
+                }
+                (Answer::Failed(failed), _) => return Err(failed.into()),
+                (Answer::Made { .. }, _) => return Err(SpawnError::Answer),
+            }
+        }
+    }
+
+    fn map_ids(&self) -> Result<(), Errno> {
+        let Maker::Rootless(RootlessIds::Range {
+            uid_first,
+            gid_first,
+            count,
+        }) = self.maker
+        else {
+            return Err(Errno::INVAL);
+        };
+        let own = (
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+        );
+        userns::map_range(self.pid, own, (uid_first, gid_first, count))
+    }
+
+    /// Makes one sandbox. Its first process is a child of the caller, which must reap it.
+    ///
+    /// Blocks up to the deadline of the order and two seconds.
+    ///
+    /// # Errors
+    /// The bound that is broken or the step that failed; nothing is left of the sandbox then. Where
+    /// [`SpawnError::spawner_lost`] holds, this handle is of no more use.
+    pub fn make(&mut self, spec: &MakeSpec, fds: MakeFds<'_>) -> Result<Made, SpawnError> {
+        spec.check(&fds)?;
+        let copy;
+        let workspace = match (fds.workspace, self.maker) {
+            // Only a process of the host's mount namespace can copy a mount of it.
+            (Some(directory), Maker::Root) => {
+                let reach = match spec.workspace {
+                    WorkspaceMode::ReadWrite => Reach::Tree,
+                    _ => Reach::One,
+                };
+                copy = mount::clone_at(directory, reach).map_err(at(MakeStep::Workspace))?;
+                Some(copy.as_fd())
+            }
+            (directory, _) => directory,
+        };
+        let wait = spec.deadline + SLACK;
+        let until = Instant::now() + wait;
+        let socket = self.socket.as_ref().ok_or(SpawnError::Gone)?;
+        wire::send_order(socket.as_fd(), spec, &fds, workspace).map_err(|_| SpawnError::Gone)?;
+        let (answer, beside) = match self.answer(until, wait) {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.socket = None;
+                let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+                return Err(error);
+            }
+        };
+        match answer {
+            Answer::Made {
+                pid,
+                namespaces,
+                single_uid,
+                copied,
+            } => {
+                let [pidfd, workspace, scratch]: [OwnedFd; 3] =
+                    beside.try_into().map_err(|_| SpawnError::Answer)?;
+                Ok(Made {
+                    pid,
+                    pidfd,
+                    workspace,
+                    scratch,
+                    namespaces,
+                    single_uid,
+                    copied,
+                })
+            }
+            Answer::Failed(failed) => {
+                for pidfd in &beside {
+                    reap(pidfd)?;
+                }
+                Err(failed.into())
+            }
+            Answer::Ready | Answer::MapIds => Err(SpawnError::Answer),
+        }
+    }
+
+    fn answer(&self, until: Instant, wait: Duration) -> Result<(Answer, Vec<OwnedFd>), SpawnError> {
+        let socket = self.socket.as_ref().ok_or(SpawnError::Gone)?.as_fd();
+        let ready = wire::readable(socket, until).map_err(|_| SpawnError::Gone)?;
+        if !ready {
+            return Err(SpawnError::Silent {
+                waited_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+            });
+        }
+        match wire::receive_answer(socket) {
+            Ok(Some((Some(answer), fds))) => Ok((answer, fds)),
+            Ok(Some((None, _))) => Err(SpawnError::Answer),
+            Ok(None) | Err(_) => Err(SpawnError::Gone),
+        }
+    }
+
+    /// The spawner's process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The spawner's process; readable when it is dead.
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl Drop for Spawner {
+    fn drop(&mut self) {
+        self.socket = None;
+        // Dead or stuck or idle: it holds nothing that outlives it, and it is ours to reap.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = reap(&self.pidfd);
+    }
+}
+
+/// Reaps a child that was killed. One that somebody else has reaped is reaped.
+fn reap(pidfd: &OwnedFd) -> Result<(), SpawnError> {
+    let until = Instant::now() + DEATH_WAIT;
+    let dead = wire::readable(pidfd.as_fd(), until).map_err(at(MakeStep::Died))?;
+    if !dead {
+        return Err(at(MakeStep::Died)(Errno::TIMEDOUT));
+    }
+    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+        Ok(_) | Err(Errno::CHILD) => Ok(()),
+        Err(errno) => Err(at(MakeStep::Died)(errno)),
+    }
+}
+
+fn at(step: MakeStep) -> impl Fn(Errno) -> SpawnError {
+    move |errno| Failed { step, errno }.into()
+}

@@ -1,0 +1,206 @@
+//! The first process of a sandbox, from its clone to its exec of the agent.
+//!
+//! It begins as the maker (root of the host, or of the spawner's user namespace) in namespaces of
+//! its own that belong to the maker, builds the tree, waits until it is in its control groups, and
+//! only then enters its own user namespace, where it has no rights over any of that any more. A step
+//! that fails is told to the spawner and ends the process. Nothing here returns.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use rustix::thread::{CapabilitySet, CpuSet, Gid, Uid, UnshareFlags};
+
+use super::clone::{
+    Bomb, arrange, end, execute, fresh_session_keyring, reset_io_priority_and_personality, unshare,
+};
+use super::spec::Warm;
+use super::step::{At, Failed, MakeStep};
+use super::tree::Tree;
+use super::userns::Maker;
+use super::wire::{self, Order, Progress};
+use super::workspace::{self, Source};
+use super::{netns, template::Template};
+
+/// Everything the first process needs, inherited by the clone.
+pub(super) struct Plan<'a> {
+    pub(super) order: &'a Order,
+    pub(super) maker: Maker,
+    pub(super) template: &'a Template,
+    pub(super) agent: BorrowedFd<'a>,
+    pub(super) progress: BorrowedFd<'a>,
+    pub(super) texts: &'a CStr,
+    pub(super) network: Option<BorrowedFd<'a>>,
+    pub(super) translation: Option<BorrowedFd<'a>>,
+}
+
+/// What init and agent keep of the bounding set: to act for users inside, and to lock the stub's.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP);
+
+/// Lives the first process's life up to the agent.
+pub(super) fn run(plan: &Plan<'_>) -> ! {
+    let _bomb = Bomb;
+    let Err(failed) = become_agent(plan);
+    // If even this cannot be told, the spawner sees the socket's end and the death.
+    let _ = wire::send_progress(plan.progress, Progress::Failed(failed), &[]);
+    end(71)
+}
+
+fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
+    host_name().at(MakeStep::HostName)?;
+    if let Some(namespace) = plan.network {
+        netns::enter(namespace).at(MakeStep::Network)?;
+    }
+    let (tree, copied) = build(plan)?;
+    inherited(plan, &tree.settings).at(MakeStep::Inherited)?;
+    let workspace = workspace::open(&tree).at(MakeStep::Workspace)?;
+    let scratch = workspace::open_scratch(&tree).at(MakeStep::Scratch)?;
+
+    wire::await_go(plan.progress).at(MakeStep::Cgroup)?;
+    unshare(UnshareFlags::NEWCGROUP).at(MakeStep::CgroupNamespace)?;
+    unshare(UnshareFlags::NEWUSER).at(MakeStep::UserNamespace)?;
+    let fds = [workspace.as_fd(), scratch.as_fd()];
+    wire::send_progress(plan.progress, Progress::Unshared { copied }, &fds).at(MakeStep::Ids)?;
+    wire::await_go(plan.progress).at(MakeStep::Ids)?;
+
+    no_nesting(&tree.settings).at(MakeStep::NoNesting)?;
+    identity(plan.maker).at(MakeStep::Identity)?;
+    cut_capabilities().at(MakeStep::Capabilities)?;
+    rustix::process::chdir(c"/").at(MakeStep::Handover)?;
+    hand_over(plan)
+}
+
+fn host_name() -> Result<(), Errno> {
+    rustix::system::sethostname(b"sandbox")?;
+    rustix::system::setdomainname(b"(none)")
+}
+
+fn build(plan: &Plan<'_>) -> Result<(Tree, bool), Failed> {
+    let owners = plan.maker.owners(plan.order.spec.ids);
+    let single_uid = plan.maker.single_uid();
+    let template = plan.template;
+    rustix::process::umask(Mode::empty());
+    let tree = Tree::begin(plan.order, owners, single_uid, template.shows_proc)?;
+    if plan.network.is_none() {
+        netns::furnish(tree.settings.as_fd()).at(MakeStep::Network)?;
+    }
+    let source = Source {
+        caller: match plan.maker {
+            Maker::Root => plan.order.spec.caller_uid,
+            Maker::Rootless(_) => 0,
+        },
+        translation: plan.translation,
+        host_view: template
+            .host_view
+            .as_ref()
+            .map(|view| (view.as_fd(), template.proc.as_fd())),
+    };
+    let copied = workspace::mount(plan.order, &tree, owners, &source)?;
+    tree.writable(owners)?;
+    tree.dress_proc(plan.texts)?;
+    tree.devices(plan.order.spec.shm_bytes)?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    Ok((tree, copied))
+}
+
+/// Session, scheduling, out-of-memory score: nothing of the supervisor's shows or counts inside.
+fn inherited(plan: &Plan<'_>, proc: &OwnedFd) -> Result<(), Errno> {
+    rustix::process::setsid()?;
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let score = rustix::fs::openat(proc, c"self/oom_score_adj", flags, Mode::empty())?;
+    rustix::io::write(score, b"1000")?;
+    let mut cores = CpuSet::new();
+    for core in &plan.order.spec.cores {
+        cores.set(*core as usize);
+    }
+    rustix::thread::sched_setaffinity(None, &cores)?;
+    match rustix::process::setpriority_process(None, 0) {
+        Ok(()) => {}
+        // A lowered priority that cannot be raised again only makes it slower.
+        Err(Errno::ACCESS | Errno::PERM) => {}
+        Err(errno) => return Err(errno),
+    }
+    reset_io_priority_and_personality()
+}
+
+/// Forbids user namespaces below the one just entered. The file looked up is that of the user
+/// namespace of whoever looks, so it cannot be opened before.
+fn no_nesting(proc: &OwnedFd) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let path = c"sys/user/max_user_namespaces";
+    let file = rustix::fs::openat(proc, path, flags, Mode::empty())?;
+    match rustix::io::write(file, b"0")? {
+        1 => Ok(()),
+        _ => Err(Errno::IO),
+    }
+}
+
+fn identity(maker: Maker) -> Result<(), Errno> {
+    let id = maker.first_id();
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    fresh_session_keyring()?;
+    // After the change of identity, which clears it. The supervisor's death ends the sandbox.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+}
+
+fn cut_capabilities() -> Result<(), Errno> {
+    // By number: a kernel newer than the names has more.
+    for number in 0..64_u32 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if KEPT.contains(capability) {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    rustix::thread::set_no_new_privs(true)
+}
+
+/// Descriptors at their numbers, everything else closed, and the agent.
+fn hand_over(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
+    let null = rustix::fs::openat(
+        CWD,
+        c"/dev/null",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .at(MakeStep::Handover)?;
+    let null = null.as_fd();
+    let order = plan.order;
+    let (init, stub) = (order.init.as_fd(), order.stub.as_fd());
+    let fds = [null, null, null, init, stub, plan.agent, plan.progress];
+    // What was opened so far is forgotten, not dropped: its numbers mean something else now, and
+    // this process ends or becomes another program.
+    arrange(&fds, 2).at(MakeStep::Handover)?;
+    let (agent, progress) = arranged();
+    let argv: &[&CStr] = match order.spec.warm {
+        None => &[c"leasehold-agent", c"init"],
+        Some(Warm::Python) => &[c"leasehold-agent", c"init", c"--warm", c"python"],
+    };
+    let errno = execute(agent, argv);
+    let failed = Failed {
+        step: MakeStep::Exec,
+        errno,
+    };
+    let _ = wire::send_progress(progress, Progress::Failed(failed), &[]);
+    end(71)
+}
+
+/// Agent and progress socket at the numbers [`arrange`] put them.
+fn arranged() -> (BorrowedFd<'static>, BorrowedFd<'static>) {
+    super::clone::borrow_numbers(5, 6)
+}

@@ -1,0 +1,275 @@
+//! The system calls that make processes and change what they are, which no safe wrapper offers.
+//!
+//! Whoever calls [`fork`] or [`clone_process`] gets a second copy of itself: the child must end
+//! through [`end`] or [`execute`] and must never unwind into its caller's frames; [`Bomb`] sees to
+//! the latter.
+
+#![allow(
+    unsafe_code,
+    reason = "fork, clone3, execveat, unshare, keyctl and signal dispositions have no safe wrapper"
+)]
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::thread::UnshareFlags;
+
+use crate::mount::last_errno;
+
+/// Which side of a fork one is on.
+pub(super) enum Side {
+    /// The new process.
+    Child,
+    /// The old one, with the new one's id and descriptor.
+    Parent { pid: u32, pidfd: OwnedFd },
+}
+
+/// Ends the process when it is dropped, so that a panic in a forked child cannot unwind into frames
+/// that belong to the parent's life.
+pub(super) struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        end(70);
+    }
+}
+
+/// Ends this process at once: no destructors, no flushing of what was copied from the parent.
+pub(super) fn end(status: i32) -> ! {
+    // SAFETY: `_exit` takes a number, touches no memory of ours and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// `fork(2)` through the C library, which puts its allocator's locks right in the child.
+pub(super) fn fork() -> Result<Side, Errno> {
+    // SAFETY: the child runs only code of this module tree, which takes no lock that another thread
+    // of the parent could have held but the allocator's, and those the C library resets.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        0 => Ok(Side::Child),
+        pid if pid > 0 => {
+            let known = rustix::process::Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+            // The child is unreaped, so the id is still its own.
+            let pidfd = rustix::process::pidfd_open(known, rustix::process::PidfdFlags::empty())?;
+            Ok(Side::Parent {
+                pid: pid.cast_unsigned(),
+                pidfd,
+            })
+        }
+        _ => Err(last_errno()),
+    }
+}
+
+/// `struct clone_args` of the kernel, first version.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// A process of one's own, or one beside oneself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parent {
+    /// The caller.
+    Me,
+    /// The caller's parent.
+    Mine,
+}
+
+/// `clone3(2)` like a fork, with namespaces. Only from a single-threaded process.
+pub(super) fn clone_process(namespaces: UnshareFlags, parent: Parent) -> Result<Side, Errno> {
+    let mut pidfd: i32 = -1;
+    let (extra, exit_signal) = match parent {
+        // The exit signal is the caller's own then, and must not be named.
+        Parent::Mine => (libc::CLONE_PARENT, 0),
+        Parent::Me => (0, libc::SIGCHLD),
+    };
+    let args = CloneArgs {
+        flags: u64::from(namespaces.bits())
+            | u64::from((libc::CLONE_PIDFD | extra).cast_unsigned()),
+        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
+        exit_signal: u64::from(exit_signal.cast_unsigned()),
+        ..CloneArgs::default()
+    };
+    // SAFETY: no CLONE_VM and no stack: the child has its own copy of all memory and continues here
+    // on its own copy of this stack. The caller is single-threaded, so that copy is consistent. The
+    // arguments are `struct clone_args` of the size given; the kernel writes one int to `pidfd`.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            std::ptr::from_ref(&args),
+            size_of::<CloneArgs>(),
+        )
+    };
+    match pid {
+        0 => Ok(Side::Child),
+        pid if pid > 0 => Ok(Side::Parent {
+            pid: u32::try_from(pid).unwrap_or_default(),
+            // SAFETY: the call succeeded, so the kernel stored a new descriptor nobody else owns.
+            pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
+        }),
+        _ => Err(last_errno()),
+    }
+}
+
+/// `unshare(2)` of namespaces alone.
+pub(super) fn unshare(namespaces: UnshareFlags) -> Result<(), Errno> {
+    debug_assert!(!namespaces.contains(UnshareFlags::FILES));
+    // SAFETY: without FILES no descriptor can come to mean something else for another thread.
+    unsafe { rustix::thread::unshare_unsafe(namespaces) }
+}
+
+/// Becomes the program a descriptor refers to, with an empty environment. Returns only on failure.
+pub(super) fn execute(program: BorrowedFd<'_>, argv: &[&CStr]) -> Errno {
+    let mut pointers: Vec<*const libc::c_char> = argv.iter().map(|part| part.as_ptr()).collect();
+    pointers.push(std::ptr::null());
+    let environment = [std::ptr::null::<libc::c_char>()];
+    // SAFETY: both arrays end with a null pointer, every other entry is a NUL-terminated string that
+    // outlives the call, and the path is an empty NUL-terminated string.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            pointers.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    last_errno()
+}
+
+/// Every signal back to its default and none blocked: a supervisor blocks and ignores some.
+pub(super) fn reset_signals() {
+    for signal in 1..=64 {
+        // SAFETY: setting the default disposition runs no code of ours; the call refuses numbers
+        // that cannot be set, and that is meant.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: an all-zero signal set is valid and is the empty set; the call only reads it.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// A session keyring of one's own, so that no key of the host's session can be reached. A kernel
+/// without keyrings has nothing to reach.
+pub(super) fn fresh_session_keyring() -> Result<(), Errno> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for an anonymous keyring; no memory is read or written.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            KEYCTL_JOIN_SESSION_KEYRING,
+            std::ptr::null::<libc::c_char>(),
+        )
+    };
+    match result {
+        -1 => match last_errno() {
+            Errno::NOSYS => Ok(()),
+            errno => Err(errno),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Best-effort scheduling class for input and output, and the default execution domain.
+pub(super) fn reset_io_priority_and_personality() -> Result<(), Errno> {
+    const IOPRIO_WHO_PROCESS: libc::c_long = 1;
+    // SAFETY: both calls take numbers alone.
+    let results = unsafe {
+        [
+            libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0),
+            libc::syscall(libc::SYS_personality, 0),
+        ]
+    };
+    match results {
+        [-1, _] | [_, -1] => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
+/// `close_range(2)`: closes every descriptor from `first` to `last`.
+pub(super) fn close_range(first: u32, last: u32) -> Result<(), Errno> {
+    // SAFETY: the caller owns the process's descriptors in that range and uses none of them again;
+    // that is why this is not public.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Moves descriptors to the numbers a program expects them at, the first to 0 and so on; the last
+/// `closing` of them close when that program starts. Everything above is closed now. The numbers
+/// must not be owned by a value that is still to be dropped: only for a process about to execute.
+pub(super) fn arrange(fds: &[BorrowedFd<'_>], closing: usize) -> Result<(), Errno> {
+    let above = 64.max(fds.len() as i32);
+    let high = fds
+        .iter()
+        .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, above))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (number, fd) in high.iter().enumerate() {
+        let flags = if number + closing >= fds.len() {
+            libc::O_CLOEXEC
+        } else {
+            0
+        };
+        // SAFETY: the caller vouches that nothing it will still drop owns the number.
+        if unsafe { libc::dup3(fd.as_raw_fd(), number as i32, flags) } < 0 {
+            return Err(last_errno());
+        }
+    }
+    std::mem::forget(high);
+    close_range(fds.len() as u32, u32::MAX)
+}
+
+/// Brings an interface up through a socket of its network namespace.
+pub(super) fn interface_up(socket: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    let bytes = name.to_bytes_with_nul();
+    // SAFETY: an all-zero `ifreq` is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if bytes.len() > request.ifr_name.len() {
+        return Err(Errno::INVAL);
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
+        *to = from.cast_signed();
+    }
+    for (call, set) in [(libc::SIOCGIFFLAGS, false), (libc::SIOCSIFFLAGS, true)] {
+        if set {
+            // SAFETY: the call before has filled the flags.
+            unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short };
+        }
+        // SAFETY: the request is an `ifreq` with a NUL-terminated name, which is what both read and
+        // write.
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), call, &raw mut request) };
+        if result != 0 {
+            return Err(last_errno());
+        }
+    }
+    Ok(())
+}
+
+/// Two descriptors by the numbers [`arrange`] gave them.
+pub(super) fn borrow_numbers(
+    first: i32,
+    second: i32,
+) -> (BorrowedFd<'static>, BorrowedFd<'static>) {
+    // SAFETY: called right after `arrange`, which has put open descriptors there that stay open
+    // until the process executes another program or ends.
+    unsafe {
+        (
+            BorrowedFd::borrow_raw(first),
+            BorrowedFd::borrow_raw(second),
+        )
+    }
+}

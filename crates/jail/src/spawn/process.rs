@@ -1,0 +1,351 @@
+//! The spawner's own process: one thread, no exec, nothing but the template, the agent and a socket
+//! to the supervisor. It takes one order at a time and ends when the socket does.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Signal, pidfd_send_signal};
+use rustix::thread::UnshareFlags;
+
+use super::child::{self, Plan};
+use super::clone::{Bomb, Parent, Side, clone_process, close_range, end, reset_signals, unshare};
+use super::netns::Pool;
+use super::spec::Namespaces;
+use super::step::{At, Failed, MakeStep};
+use super::template::Template;
+use super::userns::{self, Maker, RootlessIds};
+use super::wire::{self, Answer, Order, Progress};
+
+/// How long nobody must have ordered anything before a network namespace is made ahead.
+const IDLE: Duration = Duration::from_millis(3);
+/// How long ids may take to be mapped from outside.
+const MAP_WAIT: Duration = Duration::from_secs(10);
+
+/// What the spawner is started with.
+pub(super) struct Start {
+    pub(super) socket: OwnedFd,
+    pub(super) agent: OwnedFd,
+    pub(super) maker: Maker,
+    pub(super) supervisor: Option<rustix::process::Pid>,
+}
+
+/// Lives the spawner's life.
+pub(super) fn run(start: Start) -> ! {
+    let _bomb = Bomb;
+    let socket = start.socket.as_fd();
+    match Spawner::set_up(&start) {
+        Ok(mut spawner) => {
+            if wire::send_answer(socket, Answer::Ready, &[]).is_ok() {
+                spawner.serve(socket);
+            }
+            end(0)
+        }
+        Err(failed) => {
+            let _ = wire::send_answer(socket, Answer::Failed(failed), &[]);
+            end(71)
+        }
+    }
+}
+
+struct Spawner<'a> {
+    agent: BorrowedFd<'a>,
+    maker: Maker,
+    template: Template,
+    pool: Pool,
+}
+
+/// What went wrong, and the killed process the supervisor has to reap.
+type Unmade = (Failed, Option<OwnedFd>);
+
+impl<'a> Spawner<'a> {
+    fn set_up(start: &'a Start) -> Result<Self, Failed> {
+        detach_from_supervisor(start).at(MakeStep::Descriptors)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc =
+            rustix::fs::openat(CWD, c"/proc", flags, Mode::empty()).at(MakeStep::TemplateRoot)?;
+        if let Maker::Rootless(ids) = start.maker {
+            enter_own_user_namespace(start.socket.as_fd(), &proc, ids)?;
+        }
+        match rustix::thread::set_thread_groups(&[]) {
+            Ok(()) => {}
+            // Where `setgroups` is denied the groups cannot be dropped; they give no right over
+            // anything a sandbox can see.
+            Err(Errno::PERM) if start.maker.single_uid() => {}
+            Err(errno) => return Err(errno).at(MakeStep::MakerIds),
+        }
+        let rootless = start.maker != Maker::Root;
+        let template = Template::enter(proc, rootless)?;
+        // Again: entering a user namespace may have cleared it.
+        die_with_supervisor(start).at(MakeStep::Descriptors)?;
+        let pool = Pool::new(template.proc.as_fd()).at(MakeStep::Network)?;
+        Ok(Self {
+            agent: start.agent.as_fd(),
+            maker: start.maker,
+            template,
+            pool,
+        })
+    }
+
+    fn serve(&mut self, socket: BorrowedFd<'_>) {
+        loop {
+            let wait = if self.pool.wants() {
+                IDLE
+            } else {
+                Duration::from_secs(3_600)
+            };
+            match wire::readable(socket, Instant::now() + wait) {
+                Ok(true) => {}
+                Ok(false) => {
+                    // Whether or not there is one more, an order without one makes its own. Only a
+                    // spawner that may be in the wrong namespace must end.
+                    if self.pool.wants() && self.refill().is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(_) => return,
+            }
+            let answered = match wire::receive_order(socket) {
+                Ok(Some(order)) => self.answer(socket, &order),
+                Ok(None) => return,
+                Err(errno) => {
+                    let failed = Failed {
+                        step: MakeStep::Order,
+                        errno,
+                    };
+                    wire::send_answer(socket, Answer::Failed(failed), &[])
+                }
+            };
+            if answered.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn refill(&mut self) -> Result<(), Errno> {
+        let proc = self.template.proc.as_fd();
+        self.pool.fill_one(proc)
+    }
+
+    fn answer(&mut self, socket: BorrowedFd<'_>, order: &Order) -> std::io::Result<()> {
+        match self.make(order) {
+            Ok((answer, fds)) => {
+                let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+                wire::send_answer(socket, answer, &borrowed)
+            }
+            Err((failed, pidfd)) => {
+                let borrowed: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
+                wire::send_answer(socket, Answer::Failed(failed), &borrowed)
+            }
+        }
+    }
+
+    fn make(&mut self, order: &Order) -> Result<(Answer, Vec<OwnedFd>), Unmade> {
+        let until = Instant::now() + order.spec.deadline;
+        let unmade = |failed| (failed, None);
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .at(MakeStep::Clone)
+            .map_err(unmade)?;
+        let texts = self
+            .template
+            .texts(&order.spec.cores, order.spec.memory_bytes)
+            .at(MakeStep::Texts)
+            .map_err(unmade)?;
+        let translation = self.translation(order).map_err(unmade)?;
+        let network = self.pool.take();
+        let mut namespaces = UnshareFlags::NEWPID
+            | UnshareFlags::NEWNS
+            | UnshareFlags::NEWIPC
+            | UnshareFlags::NEWUTS;
+        if network.is_none() {
+            namespaces |= UnshareFlags::NEWNET;
+        }
+        let side = clone_process(namespaces, Parent::Mine)
+            .at(MakeStep::Clone)
+            .map_err(unmade)?;
+        let (pid, pidfd) = match side {
+            Side::Child => child::run(&Plan {
+                order,
+                maker: self.maker,
+                template: &self.template,
+                agent: self.agent,
+                progress: theirs.as_fd(),
+                texts: &texts,
+                network: network.as_ref().map(AsFd::as_fd),
+                translation: translation.as_ref().map(AsFd::as_fd),
+            }),
+            Side::Parent { pid, pidfd } => (pid, pidfd),
+        };
+        drop(theirs);
+        match self.attend(order, pid, &pidfd, ours.as_fd(), until) {
+            Ok((answer, mut rest)) => {
+                rest.insert(0, pidfd);
+                Ok((answer, rest))
+            }
+            Err(failed) => {
+                // It may be dead already; then this says so and nothing else is to be done.
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                Err((failed, Some(pidfd)))
+            }
+        }
+    }
+
+    fn translation(&self, order: &Order) -> Result<Option<OwnedFd>, Failed> {
+        if self.maker != Maker::Root || order.workspace.is_none() {
+            return Ok(None);
+        }
+        let spec = &order.spec;
+        let workload = self.maker.owners(spec.ids).workload;
+        let caller = (spec.caller_uid, spec.caller_gid);
+        userns::translation(self.template.proc.as_fd(), caller, workload)
+            .at(MakeStep::WorkspaceOwners)
+            .map(Some)
+    }
+
+    /// The outside half of making one sandbox.
+    fn attend(
+        &self,
+        order: &Order,
+        pid: u32,
+        pidfd: &OwnedFd,
+        progress: BorrowedFd<'_>,
+        until: Instant,
+    ) -> Result<(Answer, Vec<OwnedFd>), Failed> {
+        let text = pid.to_string();
+        for group in &order.cgroup_procs {
+            let written = rustix::io::write(group, text.as_bytes()).at(MakeStep::Cgroup)?;
+            if written != text.len() {
+                return Err(Errno::IO).at(MakeStep::Cgroup);
+            }
+        }
+        // A process that failed early has said why; that is read below.
+        let _ = wire::go(progress);
+        let (copied, fds) = match next(progress, pidfd, until)? {
+            Some((Progress::Unshared { copied }, fds)) if fds.len() == 2 => (copied, fds),
+            Some((Progress::Failed(failed), _)) => return Err(failed),
+            Some(_) => return Err(Errno::BADMSG).at(MakeStep::Answer),
+            None => return Err(Errno::SRCH).at(MakeStep::Died),
+        };
+        let proc = self.template.proc.as_fd();
+        userns::write_maps(proc, pid, &self.maker.map(order.spec.ids)).at(MakeStep::Ids)?;
+        let namespaces = namespaces(proc, pid).at(MakeStep::Answer)?;
+        wire::go(progress).at(MakeStep::Ids)?;
+        match next(progress, pidfd, until)? {
+            // The socket closed on exec: it is the agent now.
+            None => {}
+            Some((Progress::Failed(failed), _)) => return Err(failed),
+            Some((Progress::Unshared { .. }, _)) => {
+                return Err(Errno::BADMSG).at(MakeStep::Answer);
+            }
+        }
+        let answer = Answer::Made {
+            pid,
+            namespaces,
+            single_uid: self.maker.single_uid(),
+            copied,
+        };
+        Ok((answer, fds))
+    }
+}
+
+/// The next thing the first process says; `None` when it became the agent, an error when it died.
+fn next(
+    progress: BorrowedFd<'_>,
+    pidfd: &OwnedFd,
+    until: Instant,
+) -> Result<Option<(Progress, Vec<OwnedFd>)>, Failed> {
+    if !wire::readable(progress, until).at(MakeStep::Answer)? {
+        return Err(Errno::TIMEDOUT).at(MakeStep::Deadline);
+    }
+    let said = wire::receive_progress(progress).at(MakeStep::Answer)?;
+    if said.is_none() && wire::readable(pidfd.as_fd(), Instant::now()).at(MakeStep::Answer)? {
+        return Err(Errno::SRCH).at(MakeStep::Died);
+    }
+    Ok(said)
+}
+
+fn namespaces(proc: BorrowedFd<'_>, pid: u32) -> Result<Namespaces, Errno> {
+    let path = CString::new(format!("{pid}/ns")).map_err(|_| Errno::INVAL)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(proc, path, flags, Mode::empty())?;
+    let inode = |name: &std::ffi::CStr| {
+        rustix::fs::statat(&directory, name, AtFlags::empty()).map(|stat| stat.st_ino)
+    };
+    Ok(Namespaces {
+        net: inode(c"net")?,
+        mnt: inode(c"mnt")?,
+        pid: inode(c"pid_for_children").or_else(|_| inode(c"pid"))?,
+        user: inode(c"user")?,
+        ipc: inode(c"ipc")?,
+        uts: inode(c"uts")?,
+        cgroup: inode(c"cgroup")?,
+    })
+}
+
+fn die_with_supervisor(start: &Start) -> Result<(), Errno> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid() == start.supervisor {
+        Ok(())
+    } else {
+        Err(Errno::SRCH)
+    }
+}
+
+/// Own session, default signals, no descriptor but the two, standard ones on the null device.
+fn detach_from_supervisor(start: &Start) -> Result<(), Errno> {
+    die_with_supervisor(start)?;
+    reset_signals();
+    rustix::process::setsid()?;
+    rustix::process::umask(Mode::empty());
+    let _ = rustix::thread::set_name(c"lease-spawner");
+    let null = rustix::fs::openat(CWD, c"/dev/null", OFlags::RDWR, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    let mut kept = [&start.socket, &start.agent].map(|fd| fd.as_raw_fd().cast_unsigned());
+    kept.sort_unstable();
+    if kept[0] < 3 {
+        return Err(Errno::BADF);
+    }
+    let mut from = 3;
+    // Forgotten, since the range closed may hold it.
+    std::mem::forget(null);
+    for number in kept {
+        if number > from {
+            close_range(from, number - 1)?;
+        }
+        from = from.max(number + 1);
+    }
+    close_range(from, u32::MAX)
+}
+
+fn enter_own_user_namespace(
+    socket: BorrowedFd<'_>,
+    proc: &OwnedFd,
+    ids: RootlessIds,
+) -> Result<(), Failed> {
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    // User first: the mount namespace belongs to it then, and so do our rights in it.
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).at(MakeStep::MakerNamespace)?;
+    match ids {
+        RootlessIds::Single => {
+            userns::write_own_single(proc.as_fd(), uid, gid).at(MakeStep::MakerIds)?;
+        }
+        RootlessIds::Range { .. } => {
+            wire::send_answer(socket, Answer::MapIds, &[]).at(MakeStep::MakerIds)?;
+            if !wire::readable(socket, Instant::now() + MAP_WAIT).at(MakeStep::MakerIds)? {
+                return Err(Errno::TIMEDOUT).at(MakeStep::MakerIds);
+            }
+            wire::await_go(socket).at(MakeStep::MakerIds)?;
+        }
+    }
+    let root = (rustix::thread::Uid::ROOT, rustix::thread::Gid::ROOT);
+    rustix::thread::set_thread_res_gid(root.1, root.1, root.1).at(MakeStep::MakerIds)?;
+    rustix::thread::set_thread_res_uid(root.0, root.0, root.0).at(MakeStep::MakerIds)
+}

@@ -1,0 +1,216 @@
+//! User namespaces: the maps of a sandbox, the maker's own namespace of an ordinary user, and the
+//! namespaces that translate the owners of a host directory.
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::thread::UnshareFlags;
+
+use super::clone::{Bomb, Parent, Side, clone_process};
+use super::spec::{IdBlock, WORKLOAD_ID};
+
+/// What an ordinary user may map into a user namespace of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootlessIds {
+    /// A range from `/etc/subuid` and `/etc/subgid`, mapped by `newuidmap` and `newgidmap`.
+    Range {
+        /// First host uid.
+        uid_first: u32,
+        /// First host gid.
+        gid_first: u32,
+        /// How many of each.
+        count: u32,
+    },
+    /// Nothing but the own uid and gid: init and workload share them.
+    Single,
+}
+
+/// Who the maker of sandboxes is, which decides how ids inside are mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// Root of the host.
+    Root,
+    /// An ordinary user, root in the spawner's user namespace.
+    Rootless(RootlessIds),
+}
+
+impl Maker {
+    /// Whether init and workload have one uid.
+    pub(super) fn single_uid(self) -> bool {
+        self == Self::Rootless(RootlessIds::Single)
+    }
+
+    /// The lines of `uid_map` and `gid_map` of a sandbox.
+    pub(super) fn map(self, ids: IdBlock) -> String {
+        let IdBlock { host_base, count } = ids;
+        match self {
+            Self::Root => format!("0 {host_base} {count}\n"),
+            // The workload is the caller (0 in the spawner's namespace), all others are of the range.
+            Self::Rootless(RootlessIds::Range { .. }) => {
+                let rest = WORKLOAD_ID + 1;
+                let mut map = format!("0 {host_base} {WORKLOAD_ID}\n{WORKLOAD_ID} 0 1\n");
+                if count > rest {
+                    let _ = writeln!(map, "{rest} {} {}", host_base + rest, count - rest);
+                }
+                map
+            }
+            Self::Rootless(RootlessIds::Single) => format!("{WORKLOAD_ID} 0 1\n"),
+        }
+    }
+
+    /// The id inside that the first process takes.
+    pub(super) fn first_id(self) -> u32 {
+        if self.single_uid() { WORKLOAD_ID } else { 0 }
+    }
+
+    /// The workload's and init's ids as the maker's own user namespace counts them.
+    pub(super) fn owners(self, ids: IdBlock) -> Owners {
+        match self {
+            Self::Root => Owners {
+                init: ids.host_base,
+                workload: ids.host_base + WORKLOAD_ID,
+            },
+            Self::Rootless(RootlessIds::Range { .. }) => Owners {
+                init: ids.host_base,
+                workload: 0,
+            },
+            Self::Rootless(RootlessIds::Single) => Owners {
+                init: 0,
+                workload: 0,
+            },
+        }
+    }
+}
+
+/// Ids in the maker's user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owners {
+    pub(super) init: u32,
+    pub(super) workload: u32,
+}
+
+fn write_once(proc: BorrowedFd<'_>, path: String, text: &str) -> Result<(), Errno> {
+    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(proc, path, flags, Mode::empty())?;
+    match rustix::io::write(file, text.as_bytes())? {
+        written if written == text.len() => Ok(()),
+        _ => Err(Errno::IO),
+    }
+}
+
+/// Gives a process's new user namespace its ids. `proc` shows that process under `pid`.
+pub(super) fn write_maps(proc: BorrowedFd<'_>, pid: u32, map: &str) -> Result<(), Errno> {
+    write_once(proc, format!("{pid}/setgroups"), "deny")?;
+    write_once(proc, format!("{pid}/uid_map"), map)?;
+    write_once(proc, format!("{pid}/gid_map"), map)
+}
+
+/// Gives the spawner's own, just unshared user namespace the caller's single ids.
+pub(super) fn write_own_single(proc: BorrowedFd<'_>, uid: u32, gid: u32) -> Result<(), Errno> {
+    write_once(proc, "self/setgroups".into(), "deny")?;
+    write_once(proc, "self/uid_map".into(), &format!("0 {uid} 1\n"))?;
+    write_once(proc, "self/gid_map".into(), &format!("0 {gid} 1\n"))
+}
+
+/// Maps a range into a spawner's user namespace by the host's set-user-id programs, from outside.
+pub(super) fn map_range(
+    pid: u32,
+    (uid, gid): (u32, u32),
+    (uid_first, gid_first, count): (u32, u32, u32),
+) -> Result<(), Errno> {
+    for (program, own, first) in [("newuidmap", uid, uid_first), ("newgidmap", gid, gid_first)] {
+        let numbers = [pid, 0, own, 1, 1, first, count].map(|number| number.to_string());
+        let status = ["/usr/bin", "/bin", "/usr/local/bin"]
+            .into_iter()
+            .map(|directory| std::path::Path::new(directory).join(program))
+            .find(|path| path.exists())
+            .map(|path| {
+                Command::new(path)
+                    .args(numbers)
+                    .env_clear()
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .status()
+            });
+        match status {
+            Some(Ok(status)) if status.success() => {}
+            // The program is there and refuses: the range is not this user's.
+            Some(Ok(_)) => return Err(Errno::PERM),
+            Some(Err(error)) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            None => return Err(Errno::NOENT),
+        }
+    }
+    Ok(())
+}
+
+/// A user namespace that means: `caller`'s files look like the workload's, nobody else's look like
+/// anybody's. It exists as long as its descriptor or a mount that uses it.
+pub(super) fn translation(
+    proc: BorrowedFd<'_>,
+    (caller_uid, caller_gid): (u32, u32),
+    workload: u32,
+) -> Result<OwnedFd, Errno> {
+    let (pid, pidfd) = match clone_process(UnshareFlags::NEWUSER, Parent::Me)? {
+        Side::Child => {
+            let _bomb = Bomb;
+            // Killed by the parent; the timer is for a parent that is gone.
+            let limit = rustix::event::Timespec {
+                tv_sec: 10,
+                tv_nsec: 0,
+            };
+            let _ = rustix::event::poll(&mut [], Some(&limit));
+            super::clone::end(0)
+        }
+        Side::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    let opened = (|| {
+        let uid_map = format!("{caller_uid} {workload} 1\n");
+        let gid_map = format!("{caller_gid} {workload} 1\n");
+        write_once(proc, format!("{pid}/uid_map"), &uid_map)?;
+        write_once(proc, format!("{pid}/gid_map"), &gid_map)?;
+        let path = CString::new(format!("{pid}/ns/user")).map_err(|_| Errno::INVAL)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(proc, path, flags, Mode::empty())
+    })();
+    pidfd_send_signal(&pidfd, Signal::KILL)?;
+    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+    opened
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDS: IdBlock = IdBlock {
+        host_base: 5_000,
+        count: 65_536,
+    };
+    const RANGE: Maker = Maker::Rootless(RootlessIds::Range {
+        uid_first: 100_000,
+        gid_first: 100_000,
+        count: 65_536,
+    });
+    const SINGLE: Maker = Maker::Rootless(RootlessIds::Single);
+
+    #[test]
+    fn no_map_of_root_holds_the_makers_own_id() {
+        assert_eq!(Maker::Root.map(IDS), "0 5000 65536\n");
+    }
+
+    #[test]
+    fn an_ordinary_users_workload_is_the_caller() {
+        assert_eq!(RANGE.map(IDS), "0 5000 1000\n1000 0 1\n1001 6001 64535\n");
+        assert_eq!(RANGE.owners(IDS).workload, 0);
+        assert_eq!(RANGE.first_id(), 0);
+        assert_eq!(SINGLE.map(IDS), "1000 0 1\n");
+        assert_eq!(SINGLE.first_id(), WORKLOAD_ID);
+        assert!(SINGLE.single_uid() && !RANGE.single_uid());
+    }
+}

@@ -1,0 +1,450 @@
+//! The bytes between the supervisor and its spawner, and between the spawner and a sandbox being
+//! made. All of them are our own program, forked and never executed anew, so there is one version;
+//! lengths and values are checked all the same, because a wrong order must fail, not half work.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use leasehold_protocol::socket::{recv_with_fds, send_with_fds};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::spec::{
+    CGROUPS_MAX, CORES_MAX, Disk, IdBlock, MakeFds, MakeSpec, Namespaces, Warm, WorkspaceMode,
+};
+use super::step::{Failed, MakeStep};
+
+/// Most bytes of one message.
+const MESSAGE_MAX: usize = 160 + 4 * CORES_MAX;
+
+/// An order as the spawner holds it.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) spec: MakeSpec,
+    pub(super) init: OwnedFd,
+    pub(super) stub: OwnedFd,
+    pub(super) workspace: Option<OwnedFd>,
+    pub(super) disk: Option<OwnedFd>,
+    pub(super) cgroup_procs: Vec<OwnedFd>,
+}
+
+/// What comes back for one order, or at the start for none. Descriptors travel beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The template stands; orders are welcome.
+    Ready,
+    /// The sandbox stands. Beside it: pidfd, workspace, scratch.
+    Made {
+        pid: u32,
+        namespaces: Namespaces,
+        single_uid: bool,
+        copied: bool,
+    },
+    /// It does not. Beside it: the pidfd of the killed first process, if there was one.
+    Failed(Failed),
+    /// As an ordinary user at the start: ids have to be mapped from outside now.
+    MapIds,
+}
+
+/// What a sandbox being made says. Descriptors of workspace and scratch come with `Unshared`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Its tree stands and it is in its own user namespace, which has no ids yet.
+    Unshared { copied: bool },
+    /// A step failed; it ends now.
+    Failed(Failed),
+}
+
+/// Waits until a socket has something or its end, or the moment is over (`false`).
+pub(super) fn readable(socket: BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if send_with_fds(socket, bytes, fds)? == bytes.len() {
+        Ok(())
+    } else {
+        Err(io::Error::from(io::ErrorKind::WriteZero))
+    }
+}
+
+/// One message; `None` at the end of the socket.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Reader, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; MESSAGE_MAX];
+    let mut fds = Vec::new();
+    let got = recv_with_fds(socket, &mut bytes, &mut fds)?;
+    if got == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(got);
+    Ok(Some((Reader { bytes, at: 0 }, fds)))
+}
+
+pub(super) fn send_order(
+    socket: BorrowedFd<'_>,
+    spec: &MakeSpec,
+    fds: &MakeFds<'_>,
+    workspace: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut out = Writer::default();
+    out.words(&[spec.ids.host_base, spec.ids.count]);
+    out.words(&[spec.caller_uid, spec.caller_gid]);
+    let mode = match spec.workspace {
+        WorkspaceMode::Ephemeral => 0,
+        WorkspaceMode::ReadOnly => 1,
+        WorkspaceMode::Clone => 2,
+        WorkspaceMode::ReadWrite => 3,
+    };
+    let warm = u32::from(spec.warm == Some(Warm::Python));
+    let (disk, bytes, inodes) = match spec.disk {
+        Disk::Tmpfs { bytes, inodes } => (0, bytes, inodes),
+        Disk::Image => (1, 0, 0),
+    };
+    out.words(&[mode, warm, disk]);
+    let deadline_ms = u64::try_from(spec.deadline.as_millis()).unwrap_or(u64::MAX);
+    for value in [
+        bytes,
+        inodes,
+        spec.memory_bytes,
+        spec.shm_bytes,
+        deadline_ms,
+    ] {
+        out.long(value);
+    }
+    out.words(&[spec.cores.len() as u32]);
+    out.words(&spec.cores);
+    out.words(&[
+        u32::from(workspace.is_some()),
+        u32::from(fds.disk.is_some()),
+        fds.cgroup_procs.len() as u32,
+    ]);
+    let mut all = vec![fds.init, fds.stub];
+    all.extend(workspace);
+    all.extend(fds.disk);
+    all.extend(fds.cgroup_procs);
+    send(socket, &out.0, &all)
+}
+
+/// Reads an order; `None` when the supervisor is gone.
+pub(super) fn receive_order(socket: BorrowedFd<'_>) -> Result<Option<Order>, Errno> {
+    let received = receive(socket).map_err(errno)?;
+    let Some((mut reader, fds)) = received else {
+        return Ok(None);
+    };
+    parse_order(&mut reader, fds).map(Some).ok_or(Errno::BADMSG)
+}
+
+fn parse_order(reader: &mut Reader, fds: Vec<OwnedFd>) -> Option<Order> {
+    let ids = IdBlock {
+        host_base: reader.word()?,
+        count: reader.word()?,
+    };
+    let (caller_uid, caller_gid) = (reader.word()?, reader.word()?);
+    let workspace = match reader.word()? {
+        0 => WorkspaceMode::Ephemeral,
+        1 => WorkspaceMode::ReadOnly,
+        2 => WorkspaceMode::Clone,
+        3 => WorkspaceMode::ReadWrite,
+        _ => return None,
+    };
+    let warm = match reader.word()? {
+        0 => None,
+        1 => Some(Warm::Python),
+        _ => return None,
+    };
+    let image = reader.word()?;
+    let (bytes, inodes) = (reader.long()?, reader.long()?);
+    let disk = match image {
+        0 => Disk::Tmpfs { bytes, inodes },
+        1 => Disk::Image,
+        _ => return None,
+    };
+    let (memory_bytes, shm_bytes) = (reader.long()?, reader.long()?);
+    let deadline = Duration::from_millis(reader.long()?);
+    let count = reader.word()? as usize;
+    if count > CORES_MAX {
+        return None;
+    }
+    let cores = (0..count).map(|_| reader.word()).collect::<Option<_>>()?;
+    let (directory, device) = (reader.word()? == 1, reader.word()? == 1);
+    let groups = reader.word()? as usize;
+    if groups > CGROUPS_MAX || !reader.done() {
+        return None;
+    }
+    let mut fds = fds.into_iter();
+    let order = Order {
+        init: fds.next()?,
+        stub: fds.next()?,
+        workspace: if directory { Some(fds.next()?) } else { None },
+        disk: if device { Some(fds.next()?) } else { None },
+        cgroup_procs: fds.collect(),
+        spec: MakeSpec {
+            ids,
+            cores,
+            memory_bytes,
+            disk,
+            shm_bytes,
+            workspace,
+            warm,
+            caller_uid,
+            caller_gid,
+            deadline,
+        },
+    };
+    (order.cgroup_procs.len() == groups).then_some(order)
+}
+
+pub(super) fn send_answer(
+    socket: BorrowedFd<'_>,
+    answer: Answer,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut out = Writer::default();
+    match answer {
+        Answer::Ready => out.words(&[0]),
+        Answer::Made {
+            pid,
+            namespaces,
+            single_uid,
+            copied,
+        } => {
+            out.words(&[1, pid, u32::from(single_uid), u32::from(copied)]);
+            for inode in [
+                namespaces.net,
+                namespaces.mnt,
+                namespaces.pid,
+                namespaces.user,
+                namespaces.ipc,
+                namespaces.uts,
+                namespaces.cgroup,
+            ] {
+                out.long(inode);
+            }
+        }
+        Answer::Failed(failed) => out.failed(2, failed),
+        Answer::MapIds => out.words(&[3]),
+    }
+    send(socket, &out.0, fds)
+}
+
+/// Reads an answer; `None` when the spawner is gone or says what is not of the protocol.
+pub(super) fn receive_answer(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(Option<Answer>, Vec<OwnedFd>)>> {
+    let Some((mut reader, fds)) = receive(socket)? else {
+        return Ok(None);
+    };
+    let answer = parse_answer(&mut reader).filter(|_| reader.done());
+    Ok(Some((answer, fds)))
+}
+
+fn parse_answer(reader: &mut Reader) -> Option<Answer> {
+    Some(match reader.word()? {
+        0 => Answer::Ready,
+        1 => Answer::Made {
+            pid: reader.word()?,
+            single_uid: reader.word()? == 1,
+            copied: reader.word()? == 1,
+            namespaces: Namespaces {
+                net: reader.long()?,
+                mnt: reader.long()?,
+                pid: reader.long()?,
+                user: reader.long()?,
+                ipc: reader.long()?,
+                uts: reader.long()?,
+                cgroup: reader.long()?,
+            },
+        },
+        2 => Answer::Failed(reader.failed()?),
+        3 => Answer::MapIds,
+        _ => return None,
+    })
+}
+
+pub(super) fn send_progress(
+    socket: BorrowedFd<'_>,
+    progress: Progress,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut out = Writer::default();
+    match progress {
+        Progress::Unshared { copied } => out.words(&[0, u32::from(copied)]),
+        Progress::Failed(failed) => out.failed(1, failed),
+    }
+    send(socket, &out.0, fds)
+}
+
+/// Reads progress; `None` when the process became the agent or died.
+pub(super) fn receive_progress(
+    socket: BorrowedFd<'_>,
+) -> Result<Option<(Progress, Vec<OwnedFd>)>, Errno> {
+    let Some((mut reader, fds)) = receive(socket).map_err(errno)? else {
+        return Ok(None);
+    };
+    let progress = match reader.word() {
+        Some(0) => reader.word().map(|copied| Progress::Unshared {
+            copied: copied == 1,
+        }),
+        Some(1) => reader.failed().map(Progress::Failed),
+        _ => None,
+    };
+    progress
+        .filter(|_| reader.done())
+        .map(|progress| Some((progress, fds)))
+        .ok_or(Errno::BADMSG)
+}
+
+/// Lets the other side of a handshake go on.
+pub(super) fn go(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    send(socket, b"g", &[]).map_err(errno)
+}
+
+/// Waits for [`go`]. An ended socket is an error: the other side is gone.
+pub(super) fn await_go(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    match receive(socket).map_err(errno)? {
+        Some((reader, _)) if reader.bytes == b"g" => Ok(()),
+        Some(_) => Err(Errno::BADMSG),
+        None => Err(Errno::CONNRESET),
+    }
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::BADMSG)
+}
+
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn words(&mut self, words: &[u32]) {
+        for word in words {
+            self.0.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn long(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn failed(&mut self, kind: u32, failed: Failed) {
+        let errno = failed.errno.raw_os_error().cast_unsigned();
+        self.words(&[kind, failed.step as u32, errno]);
+    }
+}
+
+struct Reader {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Reader {
+    fn word(&mut self) -> Option<u32> {
+        let bytes = self.bytes.get(self.at..self.at + 4)?;
+        self.at += 4;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        Some(u64::from(self.word()?) | u64::from(self.word()?) << 32)
+    }
+
+    fn failed(&mut self) -> Option<Failed> {
+        let step = MakeStep::from_number(self.word()?)?;
+        let errno = Errno::from_raw_os_error(self.word()?.cast_signed());
+        Some(Failed { step, errno })
+    }
+
+    fn done(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    #[test]
+    fn an_order_arrives_as_it_was_sent() {
+        let (here, there) = pair();
+        let mut spec = super::super::spec::tests::small();
+        spec.cores = (0..CORES_MAX as u32).collect();
+        spec.workspace = WorkspaceMode::Clone;
+        spec.warm = Some(Warm::Python);
+        let groups = [here.as_fd(); CGROUPS_MAX];
+        let fds = MakeFds {
+            init: here.as_fd(),
+            stub: there.as_fd(),
+            workspace: Some(here.as_fd()),
+            disk: None,
+            cgroup_procs: &groups,
+        };
+        send_order(here.as_fd(), &spec, &fds, fds.workspace).unwrap();
+        let order = receive_order(there.as_fd()).unwrap().unwrap();
+        assert_eq!(order.spec, spec);
+        assert!(order.workspace.is_some() && order.disk.is_none());
+        assert_eq!(order.cgroup_procs.len(), CGROUPS_MAX);
+    }
+
+    #[test]
+    fn a_cut_or_overlong_order_is_refused() {
+        let (here, there) = pair();
+        for bytes in [&b"abc"[..], &[0; 400]] {
+            send(here.as_fd(), bytes, &[]).unwrap();
+            assert_eq!(receive_order(there.as_fd()).unwrap_err(), Errno::BADMSG);
+        }
+        drop(here);
+        assert!(receive_order(there.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn answers_and_progress_arrive_as_they_were_sent() {
+        let (here, there) = pair();
+        let failed = Failed {
+            step: MakeStep::WorkspaceCopy,
+            errno: Errno::NOSPC,
+        };
+        let made = Answer::Made {
+            pid: 7,
+            namespaces: Namespaces {
+                net: 1 << 40,
+                ..Namespaces::default()
+            },
+            single_uid: true,
+            copied: true,
+        };
+        for answer in [Answer::Ready, made, Answer::Failed(failed), Answer::MapIds] {
+            send_answer(here.as_fd(), answer, &[]).unwrap();
+            let (got, _) = receive_answer(there.as_fd()).unwrap().unwrap();
+            assert_eq!(got, Some(answer));
+        }
+        for progress in [
+            Progress::Unshared { copied: true },
+            Progress::Failed(failed),
+        ] {
+            send_progress(here.as_fd(), progress, &[]).unwrap();
+            let (got, _) = receive_progress(there.as_fd()).unwrap().unwrap();
+            assert_eq!(got, progress);
+        }
+    }
+}
