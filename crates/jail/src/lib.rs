@@ -7,6 +7,8 @@
 #[cfg(feature = "host")]
 pub mod cgroup;
 #[cfg(feature = "host")]
+pub mod mount;
+#[cfg(feature = "host")]
 pub mod confine;
 #[cfg(feature = "host")]
 pub mod loop_device;
