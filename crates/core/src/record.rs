@@ -48,8 +48,9 @@ pub struct Artifact {
     /// SHA-256 of the copied bytes, hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Why it was skipped or cut: `symlink`, `not_regular`, `too_large`, `changed_while_read`,
-    /// `unreadable`, `limit`.
+    /// Why it was skipped or cut: `symlink`, `not_regular`, `too_large`, `changed_while_read` (a copy
+    /// is there), `unreadable`, `limit` (for `.`: there may be more files than are listed), `not_found`
+    /// (`path` is then the glob that nothing matched). A copy is there exactly where `sha256` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
     /// Whether the host may execute it later (hooks, shell start files, editor tasks).

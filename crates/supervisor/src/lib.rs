@@ -4,6 +4,7 @@
 //! told to make, holds it to its limits, keeps its output and its record, and removes it.
 
 mod admit;
+pub mod collector;
 mod connection;
 mod failpoint;
 pub mod ledger;
