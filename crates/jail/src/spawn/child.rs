@@ -5,17 +5,15 @@
 //! only then enters its own user namespace, where it has no rights over any of that any more. A step
 //! that fails is told to the spawner and ends the process. Nothing here returns.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use rustix::thread::{CapabilitySet, CpuSet, Gid, Uid, UnshareFlags};
+use rustix::thread::{CpuSet, Gid, Uid, UnshareFlags};
 
-use super::clone::{
-    Bomb, arrange, end, execute, fresh_session_keyring, reset_io_priority_and_personality, unshare,
-};
+use super::clone::{Bomb, arrange, end, reset_scheduling, unshare};
 use super::spec::Warm;
 use super::step::{At, Failed, MakeStep};
 use super::tree::Tree;
@@ -23,6 +21,7 @@ use super::userns::Maker;
 use super::wire::{self, Order, Progress};
 use super::workspace::{self, Source};
 use super::{netns, template::Template};
+use crate::{caps, sys};
 
 /// Everything the first process needs, inherited by the clone.
 pub(super) struct Plan<'a> {
@@ -35,15 +34,6 @@ pub(super) struct Plan<'a> {
     pub(super) network: Option<BorrowedFd<'a>>,
     pub(super) translation: Option<BorrowedFd<'a>>,
 }
-
-/// What init and agent keep of the bounding set: to act for users inside, and to lock the stub's.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETPCAP);
 
 /// Lives the first process's life up to the agent.
 pub(super) fn run(plan: &Plan<'_>) -> ! {
@@ -73,7 +63,7 @@ fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
 
     no_nesting(&tree.settings).at(MakeStep::NoNesting)?;
     identity(plan.maker).at(MakeStep::Identity)?;
-    cut_capabilities().at(MakeStep::Capabilities)?;
+    cut_capabilities(plan.maker).at(MakeStep::Capabilities)?;
     rustix::process::chdir(c"/").at(MakeStep::Handover)?;
     hand_over(plan)
 }
@@ -128,7 +118,7 @@ fn inherited(plan: &Plan<'_>, proc: &OwnedFd) -> Result<(), Errno> {
         Err(Errno::ACCESS | Errno::PERM) => {}
         Err(errno) => return Err(errno),
     }
-    reset_io_priority_and_personality()
+    reset_scheduling()
 }
 
 /// Forbids user namespaces below the one just entered. The file looked up is that of the user
@@ -143,30 +133,33 @@ fn no_nesting(proc: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-fn identity(maker: Maker) -> Result<(), Errno> {
+fn identity(maker: Maker) -> std::io::Result<()> {
     let id = maker.first_id();
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
-    fresh_session_keyring()?;
+    sys::fresh_session_keyring()?;
+    sys::reset_personality()?;
     // After the change of identity, which clears it. The supervisor's death ends the sandbox.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(())
 }
 
-fn cut_capabilities() -> Result<(), Errno> {
-    // By number: a kernel newer than the names has more.
-    for number in 0..64_u32 {
-        let capability = CapabilitySet::from_bits_retain(1 << number);
-        if KEPT.contains(capability) {
-            continue;
-        }
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Ok(()) => {}
-            Err(Errno::INVAL) => break,
-            Err(errno) => return Err(errno),
+/// The bounding set is what root gets on exec. A first process that is not root keeps the same by the
+/// ambient set, so that the agent finds the same rights in either case.
+fn cut_capabilities(maker: Maker) -> Result<(), Errno> {
+    use rustix::thread::{capabilities, configure_capability_in_ambient_set, set_capabilities};
+
+    caps::bound(caps::INIT)?;
+    rustix::thread::clear_ambient_capability_set()?;
+    if maker.single_uid() {
+        let mut sets = capabilities(None)?;
+        sets.inheritable = caps::INIT;
+        set_capabilities(None, sets)?;
+        for capability in caps::INIT.iter() {
+            configure_capability_in_ambient_set(capability, true)?;
         }
     }
-    rustix::thread::clear_ambient_capability_set()?;
     rustix::thread::set_no_new_privs(true)
 }
 
@@ -187,11 +180,17 @@ fn hand_over(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     // this process ends or becomes another program.
     arrange(&fds, 2).at(MakeStep::Handover)?;
     let (agent, progress) = arranged();
-    let argv: &[&CStr] = match order.spec.warm {
-        None => &[c"leasehold-agent", c"init"],
-        Some(Warm::Python) => &[c"leasehold-agent", c"init", c"--warm", c"python"],
+    let warm: &[&CStr] = match order.spec.warm {
+        None => &[],
+        Some(Warm::Python) => &[c"--warm", c"python"],
     };
-    let errno = execute(agent, argv);
+    let argv: Vec<CString> = [c"leasehold-agent", c"init"]
+        .iter()
+        .chain(warm)
+        .map(|part| CString::from(*part))
+        .collect();
+    let error = sys::exec_fd(agent, &argv, &[]);
+    let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOEXEC);
     let failed = Failed {
         step: MakeStep::Exec,
         errno,

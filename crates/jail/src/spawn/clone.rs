@@ -1,12 +1,12 @@
 //! The system calls that make processes and change what they are, which no safe wrapper offers.
 //!
 //! Whoever calls [`fork`] or [`clone_process`] gets a second copy of itself: the child must end
-//! through [`end`] or [`execute`] and must never unwind into its caller's frames; [`Bomb`] sees to
+//! through [`end`] or an exec and must never unwind into its caller's frames; [`Bomb`] sees to
 //! the latter.
 
 #![allow(
     unsafe_code,
-    reason = "fork, clone3, execveat, unshare, keyctl and signal dispositions have no safe wrapper"
+    reason = "fork, clone3, unshare, descriptor numbers and interface flags have no safe wrapper"
 )]
 
 use std::ffi::CStr;
@@ -127,76 +127,25 @@ pub(super) fn unshare(namespaces: UnshareFlags) -> Result<(), Errno> {
     unsafe { rustix::thread::unshare_unsafe(namespaces) }
 }
 
-/// Becomes the program a descriptor refers to, with an empty environment. Returns only on failure.
-pub(super) fn execute(program: BorrowedFd<'_>, argv: &[&CStr]) -> Errno {
-    let mut pointers: Vec<*const libc::c_char> = argv.iter().map(|part| part.as_ptr()).collect();
-    pointers.push(std::ptr::null());
-    let environment = [std::ptr::null::<libc::c_char>()];
-    // SAFETY: both arrays end with a null pointer, every other entry is a NUL-terminated string that
-    // outlives the call, and the path is an empty NUL-terminated string.
-    unsafe {
-        libc::syscall(
-            libc::SYS_execveat,
-            program.as_raw_fd(),
-            c"".as_ptr(),
-            pointers.as_ptr(),
-            environment.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        )
-    };
-    last_errno()
-}
-
-/// Every signal back to its default and none blocked: a supervisor blocks and ignores some.
-pub(super) fn reset_signals() {
-    for signal in 1..=64 {
-        // SAFETY: setting the default disposition runs no code of ours; the call refuses numbers
-        // that cannot be set, and that is meant.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    }
-    // SAFETY: an all-zero signal set is valid and is the empty set; the call only reads it.
-    unsafe {
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-    }
-}
-
-/// A session keyring of one's own, so that no key of the host's session can be reached. A kernel
-/// without keyrings has nothing to reach.
-pub(super) fn fresh_session_keyring() -> Result<(), Errno> {
-    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
-    // SAFETY: a null name asks for an anonymous keyring; no memory is read or written.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_keyctl,
-            KEYCTL_JOIN_SESSION_KEYRING,
-            std::ptr::null::<libc::c_char>(),
-        )
-    };
-    match result {
-        -1 => match last_errno() {
-            Errno::NOSYS => Ok(()),
-            errno => Err(errno),
-        },
-        _ => Ok(()),
-    }
-}
-
-/// Best-effort scheduling class for input and output, and the default execution domain.
-pub(super) fn reset_io_priority_and_personality() -> Result<(), Errno> {
+/// The ordinary scheduling policy, and no class of its own for input and output.
+pub(super) fn reset_scheduling() -> Result<(), Errno> {
     const IOPRIO_WHO_PROCESS: libc::c_long = 1;
-    // SAFETY: both calls take numbers alone.
-    let results = unsafe {
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `ordinary` lives through the call, which reads it; the other call takes numbers alone.
+    let answers = unsafe {
         [
+            libc::c_long::from(libc::sched_setscheduler(
+                0,
+                libc::SCHED_OTHER,
+                &raw const ordinary,
+            )),
             libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0),
-            libc::syscall(libc::SYS_personality, 0),
         ]
     };
-    match results {
-        [-1, _] | [_, -1] => Err(last_errno()),
-        _ => Ok(()),
+    if answers.contains(&-1) {
+        return Err(last_errno());
     }
+    Ok(())
 }
 
 /// `close_range(2)`: closes every descriptor from `first` to `last`.

@@ -128,7 +128,9 @@ fn fits(pattern: &str, name: &CStr) -> bool {
 /// The names in a directory, but `.` and `..`, sorted.
 pub(super) fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
+    // Opened anew: what we hold may be a place and not a readable directory.
+    let readable = open(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    for entry in Dir::new(readable)? {
         let entry = entry?;
         let name = entry.file_name();
         if name != c"." && name != c".." {

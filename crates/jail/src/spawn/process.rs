@@ -12,7 +12,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use rustix::thread::UnshareFlags;
 
 use super::child::{self, Plan};
-use super::clone::{Bomb, Parent, Side, clone_process, close_range, end, reset_signals, unshare};
+use super::clone::{Bomb, Parent, Side, clone_process, close_range, end, unshare};
 use super::netns::Pool;
 use super::spec::Namespaces;
 use super::step::{At, Failed, MakeStep};
@@ -64,6 +64,7 @@ type Unmade = (Failed, Option<OwnedFd>);
 impl<'a> Spawner<'a> {
     fn set_up(start: &'a Start) -> Result<Self, Failed> {
         detach_from_supervisor(start).at(MakeStep::Descriptors)?;
+        crate::sys::reset_signals().at(MakeStep::Descriptors)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let proc =
             rustix::fs::openat(CWD, c"/proc", flags, Mode::empty()).at(MakeStep::TemplateRoot)?;
@@ -296,10 +297,9 @@ fn die_with_supervisor(start: &Start) -> Result<(), Errno> {
     }
 }
 
-/// Own session, default signals, no descriptor but the two, standard ones on the null device.
+/// Own session, no descriptor but the two, standard ones on the null device.
 fn detach_from_supervisor(start: &Start) -> Result<(), Errno> {
     die_with_supervisor(start)?;
-    reset_signals();
     rustix::process::setsid()?;
     rustix::process::umask(Mode::empty());
     let _ = rustix::thread::set_name(c"lease-spawner");

@@ -2,7 +2,7 @@
 //! directories, a curated `/etc` and six device nodes. It is made once, by the spawner, which then
 //! lives in it and lets go of the host's tree.
 //!
-//! Nothing here is of one sandbox, but for the *store*: the directory below `/dev/shm`, covered in
+//! Nothing here is of one sandbox, but for the *store*: the directory below `/sys`, covered in
 //! every sandbox, which holds the empty file and directory that mask things and one set of texts
 //! per shape of limits.
 
@@ -21,7 +21,7 @@ use super::{etc, synthetic};
 use crate::mount::{self, PLAIN, Reach};
 
 /// Where the store is, in the template and, until it is covered, in a new sandbox.
-pub(super) const STORE: &CStr = c"dev/shm";
+pub(super) const STORE: &CStr = c"sys";
 /// The empty file in the store.
 pub(super) const EMPTY_FILE: &CStr = c"empty";
 /// The empty directory in the store.
@@ -34,12 +34,10 @@ const SETS_MAX: usize = 64;
 /// System directories beside `/usr`: links into it on a merged host, directories on others.
 const SYSTEM: [&CStr; 6] = [c"bin", c"sbin", c"lib", c"lib32", c"lib64", c"libx32"];
 /// Directories of the root and their modes, parents first.
-const DIRECTORIES: [(&CStr, u32); 17] = [
+const DIRECTORIES: [(&CStr, u32); 15] = [
     (c"usr", 0o755),
     (c"etc", 0o755),
     (c"dev", 0o755),
-    (c"dev/pts", 0o755),
-    (c"dev/shm", 0o755),
     (c"proc", 0o555),
     (c"sys", 0o555),
     (c"workspace", 0o755),
@@ -53,13 +51,14 @@ const DIRECTORIES: [(&CStr, u32); 17] = [
     (c"var/lib", 0o755),
     (c"var/tmp", 0o1777),
 ];
-const LINKS: [(&CStr, &CStr); 6] = [
-    (c"/run", c"var/run"),
-    (c"/proc/self/fd", c"dev/fd"),
-    (c"/proc/self/fd/0", c"dev/stdin"),
-    (c"/proc/self/fd/1", c"dev/stdout"),
-    (c"/proc/self/fd/2", c"dev/stderr"),
-    (c"pts/ptmx", c"dev/ptmx"),
+const LINKS: [(&CStr, &CStr); 1] = [(c"/run", c"var/run")];
+/// Links in `/dev`.
+const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
+    (c"/proc/self/fd", c"fd"),
+    (c"/proc/self/fd/0", c"stdin"),
+    (c"/proc/self/fd/1", c"stdout"),
+    (c"/proc/self/fd/2", c"stderr"),
+    (c"pts/ptmx", c"ptmx"),
 ];
 /// Device nodes with their numbers.
 const DEVICES: [(&CStr, u32, u32); 6] = [
@@ -264,10 +263,7 @@ fn build(rootless: bool) -> Result<OwnedFd, Failed> {
         AtFlags::empty(),
     );
     etc::fill(host_etc.as_fd(), new_etc.as_fd(), bash.is_ok()).at(MakeStep::TemplateEtc)?;
-    let new_dev = directory(&root, c"dev").at(MakeStep::TemplateDevices)?;
-    for (name, major, minor) in DEVICES {
-        device(&host_dev, &new_dev, name, (major, minor)).at(MakeStep::TemplateDevices)?;
-    }
+    devices(&host_dev, &root).at(MakeStep::TemplateDevices)?;
     if rootless {
         let shown = mount::clone_at(&host_proc, Reach::Tree).at(MakeStep::TemplateRoot)?;
         mount::attach(&shown, &root, c"proc").at(MakeStep::TemplateRoot)?;
@@ -298,29 +294,57 @@ fn system_directory(host_root: &OwnedFd, root: &OwnedFd, name: &CStr) -> Result<
     }
 }
 
+/// `/dev`: a small file system of its own, so that the root needs no device nodes.
+fn devices(host_dev: &OwnedFd, root: &OwnedFd) -> Result<(), Errno> {
+    let options: [(&CStr, Option<&CStr>); 4] = [
+        (c"source", Some(c"dev")),
+        (c"size", Some(c"64k")),
+        (c"nr_inodes", Some(c"64")),
+        (c"mode", Some(c"0755")),
+    ];
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let dev = mount::create(c"tmpfs", &options, quiet)?;
+    mount::attach(&dev, root, c"dev")?;
+    for name in [c"pts", c"shm"] {
+        rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
+    }
+    for (target, name) in DEVICE_LINKS {
+        rustix::fs::symlinkat(target, &dev, name)?;
+    }
+    for (name, major, minor) in DEVICES {
+        let number = rustix::fs::makedev(major, minor);
+        let mode = Mode::from_raw_mode(0o666);
+        match rustix::fs::mknodat(&dev, name, FileType::CharacterDevice, mode, number) {
+            Ok(()) => {}
+            // An ordinary user, or a host that forbids it: the host's node then.
+            Err(Errno::PERM) => bind_device(host_dev, &dev, name, number)?,
+            Err(errno) => return Err(errno),
+        }
+    }
+    // Read-only keeps owner, mode and times; writing to a device goes on.
+    mount::restrict(&dev, Reach::One, quiet | MountAttrFlags::MOUNT_ATTR_RDONLY)
+}
+
 /// Binds a node of the host after a look at what it is.
-fn device(
+fn bind_device(
     host_dev: &OwnedFd,
-    new_dev: &OwnedFd,
+    dev: &OwnedFd,
     name: &CStr,
-    (major, minor): (u32, u32),
+    number: rustix::fs::Dev,
 ) -> Result<(), Errno> {
     let node = mount::place(host_dev, name)?;
     let stat = rustix::fs::fstat(&node)?;
-    let is_it = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
-        && rustix::fs::major(stat.st_rdev) == major
-        && rustix::fs::minor(stat.st_rdev) == minor;
-    if !is_it {
+    let character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if !character || stat.st_rdev != number {
         return Err(Errno::NODEV);
     }
     let tree = mount::clone_at(&node, Reach::One)?;
-    // Read-only keeps owner, mode and times of the host's node; writing to a device goes on.
     let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
         | MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     mount::restrict(&tree, Reach::One, flags)?;
-    etc::write(new_dev.as_fd(), name, b"", Mode::from_raw_mode(0o644))?;
-    mount::attach(&tree, new_dev, name)
+    etc::write(dev.as_fd(), name, b"", Mode::from_raw_mode(0o644))?;
+    mount::attach(&tree, dev, name)
 }
 
 /// Makes `root` the root of the process and its mount namespace, and detaches what was there.
