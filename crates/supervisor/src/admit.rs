@@ -115,13 +115,13 @@ fn refusal(which: Resource, reason: &str) -> PublicError {
     }
 }
 
-/// The contract of one run.
+/// The contract of one run. `uid_range` is the leased block; without one it is that of the host.
 pub(crate) fn contract(
     host: &Host,
     admitted: &Admitted,
     workspace: WorkspaceMode,
     exec: &ExecSpec,
-    uid_range: (u32, u32),
+    uid_range: Option<(u32, u32)>,
 ) -> Contract {
     Contract {
         backend: "process".to_owned(),
@@ -134,7 +134,7 @@ pub(crate) fn contract(
         argv: exec.argv.clone(),
         env_names: exec.env.keys().cloned().collect(),
         posture: Posture {
-            uid_range,
+            uid_range: uid_range.unwrap_or(host.posture.uid_range),
             ..host.posture.clone()
         },
     }
@@ -233,7 +233,13 @@ mod tests {
         exec.env.insert("TOKEN".into(), "hunter2".into());
         let spec = SandboxSpec::default();
         let admitted = admit(&Host::default(), &spec, false).unwrap();
-        let contract = contract(&Host::default(), &admitted, spec.workspace, &exec, (7, 9));
+        let contract = contract(
+            &Host::default(),
+            &admitted,
+            spec.workspace,
+            &exec,
+            Some((7, 9)),
+        );
         let text = serde_json::to_string(&contract).unwrap();
         assert!(
             text.contains("TOKEN") && !text.contains("hunter2"),

@@ -101,11 +101,6 @@ impl Connection {
         self.queued <= QUEUE_MAX
     }
 
-    /// Whether everything queued is with the kernel.
-    pub(crate) fn idle(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// Sends what the socket takes. Returns whether everything went.
     ///
     /// # Errors
@@ -185,7 +180,7 @@ mod tests {
         assert!(connection.push(1, output(1), Vec::new()));
         assert!(connection.push(1, Event::Channel, vec![spool]));
         assert!(connection.push(1, output(2), Vec::new()));
-        assert!(connection.flush().unwrap() && connection.idle());
+        assert!(connection.flush().unwrap() && connection.queue.is_empty());
         let mut reader = FrameReader::new();
         let (mut notices, mut fds) = (Vec::new(), 0);
         while notices.len() < 3 {

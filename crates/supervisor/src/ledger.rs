@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use leasehold_core::id::{RunId, SandboxId};
 use rustix::fs::{AtFlags, unlinkat};
@@ -41,7 +42,10 @@ pub struct Entry {
 
 /// The ledger, by descriptor.
 #[derive(Debug)]
-pub struct Ledger(OwnedFd);
+pub struct Ledger {
+    directory: OwnedFd,
+    path: PathBuf,
+}
 
 fn file_name(sandbox: &SandboxId) -> String {
     format!("{sandbox}.json")
@@ -53,7 +57,17 @@ impl Ledger {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(paths: &Paths) -> io::Result<Self> {
-        Ok(Self(open_directory(&paths.ledger())?))
+        let path = paths.ledger();
+        Ok(Self {
+            directory: open_directory(&path)?,
+            path,
+        })
+    }
+
+    /// Where the entry of a sandbox is, for the registry of uid leases.
+    #[must_use]
+    pub fn path_of(&self, sandbox: &SandboxId) -> PathBuf {
+        self.path.join(file_name(sandbox))
     }
 
     /// Writes an entry in place of the one before.
@@ -62,7 +76,7 @@ impl Ledger {
     /// When the file system refuses.
     pub fn write(&self, entry: &Entry) -> io::Result<()> {
         let bytes = serde_json::to_vec(entry).map_err(io::Error::other)?;
-        replace(&self.0, &file_name(&entry.sandbox), &bytes)
+        replace(&self.directory, &file_name(&entry.sandbox), &bytes)
     }
 
     /// Removes an entry. Idempotent.
@@ -70,7 +84,7 @@ impl Ledger {
     /// # Errors
     /// When the file system refuses.
     pub fn remove(&self, sandbox: &SandboxId) -> io::Result<()> {
-        match unlinkat(&self.0, file_name(sandbox), AtFlags::empty()) {
+        match unlinkat(&self.directory, file_name(sandbox), AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -83,7 +97,7 @@ impl Ledger {
     /// When the directory cannot be read.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        for found in rustix::fs::Dir::read_from(&self.0)? {
+        for found in rustix::fs::Dir::read_from(&self.directory)? {
             let found = found?;
             let Some(sandbox) = found
                 .file_name()
@@ -94,7 +108,7 @@ impl Ledger {
             else {
                 continue;
             };
-            let read = read_file(&self.0, &file_name(&sandbox), ENTRY_MAX)
+            let read = read_file(&self.directory, &file_name(&sandbox), ENTRY_MAX)
                 .ok()
                 .flatten();
             let entry = read.and_then(|bytes| serde_json::from_slice::<Entry>(&bytes).ok());

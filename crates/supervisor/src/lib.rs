@@ -1,18 +1,41 @@
 //! The supervisor: the one process that parents every sandbox of a state directory.
 //!
 //! One thread, one epoll loop, no async runtime. It decides nothing about policy; it makes what it is
-//! told to make, holds it to its limits, keeps its output and its record, and removes it.
+//! told to make, holds it to its limits, keeps its output and its record, and removes it. It outlives
+//! the command line and the daemon; when it dies, its sandboxes die with it, and the next start
+//! sweeps.
+//!
+//! Start reading at [`main`], then `server.rs` (the loop) and `step.rs` (how a run moves).
 
 mod admit;
+mod calls;
 pub mod collector;
+mod conclude;
 mod connection;
 mod failpoint;
+mod guest;
 pub mod ledger;
+pub mod lock;
+mod log;
+mod make;
 pub mod paths;
+mod pool;
 pub mod records;
+mod remove;
+mod rootless;
+mod run;
+mod sandbox;
+mod scratch;
+mod server;
+mod source;
 mod spool;
+mod start;
+mod step;
+pub mod sweep;
 mod timer;
 pub mod uids;
 
 #[cfg(test)]
 mod scratch_directory;
+
+pub use start::{Config, IDLE_EXIT, main};

@@ -53,9 +53,9 @@ impl Spool {
         self.source.as_ref().map(AsFd::as_fd)
     }
 
-    /// Closes the source; what is in it is lost.
-    pub(crate) fn close(&mut self) {
-        self.source = None;
+    /// Gives the source up; what is in it is lost.
+    pub(crate) fn close(&mut self) -> Option<OwnedFd> {
+        self.source.take()
     }
 
     /// Counts so far.
@@ -68,17 +68,15 @@ impl Spool {
         self.seen.written > self.limit
     }
 
-    /// Moves what is there, within a bound, through `buffer`.
+    /// Moves what is there, within a bound, through `buffer`. The source stays at its end, to be
+    /// closed by whoever waits for it.
     pub(crate) fn pump(&mut self, buffer: &mut [u8]) -> Left {
         for _ in 0..READS {
             let Some(source) = &self.source else {
                 return Left::Ended;
             };
             match rustix::io::read(source, &mut *buffer) {
-                Ok(0) => {
-                    self.source = None;
-                    return Left::Ended;
-                }
+                Ok(0) => return Left::Ended,
                 Ok(count) => {
                     self.keep(&buffer[..count]);
                     if count < buffer.len() / 2 {
@@ -88,19 +86,17 @@ impl Spool {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Left::Nothing,
                 // A terminal whose last user is gone says EIO; anything else is an end as well.
-                Err(_) => {
-                    self.source = None;
-                    return Left::Ended;
-                }
+                Err(_) => return Left::Ended,
             }
         }
         Left::More
     }
 
-    /// Moves everything that is there. Only for a source whose writers are dead.
-    pub(crate) fn finish(&mut self, buffer: &mut [u8]) {
+    /// Moves everything that is there and gives the source up. Only for a source whose writers are
+    /// dead.
+    pub(crate) fn finish(&mut self, buffer: &mut [u8]) -> Option<OwnedFd> {
         while self.pump(buffer) == Left::More {}
-        self.source = None;
+        self.close()
     }
 
     fn keep(&mut self, bytes: &[u8]) {

@@ -1,0 +1,322 @@
+//! Pools: untouched sandboxes that wait, so that a run costs one message. A slot serves one run of
+//! one owner and is gone (invariant I5). Filled while nothing else is to do.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use leasehold_core::error::PublicError;
+use leasehold_core::limits::Limits;
+use leasehold_core::sandbox::state::{Action, State};
+use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
+use leasehold_protocol::supervisor::Event;
+
+use crate::admit::{Admitted, admit};
+use crate::calls::new_sandbox_id;
+use crate::log;
+use crate::make::group_limits;
+use crate::run::Exec;
+use crate::sandbox::Role;
+use crate::server::Server;
+use crate::source::Key;
+
+/// Most slots of one pool.
+const SLOTS_MAX: u32 = 4_096;
+/// Failures in a row after which a pool is given up.
+const FAILURES_MAX: u32 = 3;
+/// Most slots of all pools that are being made at one time: what is parked is worth more than what
+/// keeps both cores busy.
+const MAKING_MAX: usize = 2;
+
+/// One pool.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// Names it in the role of its slots.
+    key: Key,
+    spec: SandboxSpec,
+    admitted: Admitted,
+    count: usize,
+    /// Parked slots, oldest first.
+    ready: VecDeque<Key>,
+    /// Slots being made.
+    making: Vec<Key>,
+    failures: u32,
+    /// Calls that wait until it is full.
+    waiters: Vec<(Key, u64)>,
+}
+
+/// Whether a slot made for `pool` can serve `wanted`: what is fixed when a sandbox is made must be
+/// equal; the rest is applied at the claim.
+fn fits(pool: &SandboxSpec, have: &Limits, wanted: &SandboxSpec, limits: &Limits) -> bool {
+    pool.warm == wanted.warm
+        && wanted.workspace == WorkspaceMode::Ephemeral
+        && have.memory_bytes.value == limits.memory_bytes.value
+        && have.disk_bytes.value == limits.disk_bytes.value
+        && have.inodes.value == limits.inodes.value
+        && have.visible_cores() == limits.visible_cores()
+}
+
+impl Server {
+    /// Sets how many slots of a kind are to wait.
+    pub(crate) fn on_pool(
+        &mut self,
+        from: Key,
+        tag: u64,
+        spec: SandboxSpec,
+        count: u32,
+    ) -> Result<(), PublicError> {
+        use leasehold_core::error::ErrorKind;
+        if self.stopping {
+            let message = "the supervisor is about to end";
+            return Err(PublicError::new(ErrorKind::Unavailable, message));
+        }
+        if spec.workspace != WorkspaceMode::Ephemeral {
+            let message = "a pool holds sandboxes with an ephemeral workspace only";
+            return Err(PublicError::new(ErrorKind::Invalid, message));
+        }
+        let room = self.capacity as u64;
+        if count > SLOTS_MAX || u64::from(count) > room {
+            let most = u64::from(SLOTS_MAX).min(room);
+            let message = format!("`count` is {count}: most is {most}");
+            return Err(PublicError::new(ErrorKind::Invalid, message));
+        }
+        let admitted = admit(&self.host, &spec, false)?;
+        let same =
+            |pool: &&mut Pool| fits(&pool.spec, &pool.admitted.limits, &spec, &admitted.limits);
+        let pool = match self.pools.iter_mut().find(same) {
+            Some(pool) => pool,
+            None => {
+                let key = self.new_key();
+                self.pools.push(Pool {
+                    key,
+                    spec,
+                    admitted,
+                    count: 0,
+                    ready: VecDeque::new(),
+                    making: Vec::new(),
+                    failures: 0,
+                    waiters: Vec::new(),
+                });
+                let last = self.pools.len() - 1;
+                &mut self.pools[last]
+            }
+        };
+        pool.count = count as usize;
+        pool.failures = 0;
+        pool.waiters.push((from, tag));
+        let key = pool.key;
+        self.shrink(key);
+        self.tell_full(key);
+        Ok(())
+    }
+
+    fn pool_mut(&mut self, key: Key) -> Option<&mut Pool> {
+        self.pools.iter_mut().find(|pool| pool.key == key)
+    }
+
+    /// Ends slots above the wanted number, and the pool when none is wanted.
+    fn shrink(&mut self, key: Key) {
+        let Some(pool) = self.pool_mut(key) else {
+            return;
+        };
+        let mut surplus = Vec::new();
+        while pool.ready.len() > pool.count {
+            surplus.extend(pool.ready.pop_back());
+        }
+        for slot in surplus {
+            self.end_sandbox(slot);
+        }
+    }
+
+    /// Tells the waiting calls when a pool is full; a pool of none is forgotten.
+    fn tell_full(&mut self, key: Key) {
+        let Some(pool) = self.pool_mut(key) else {
+            return;
+        };
+        let waiters = if pool.ready.len() >= pool.count {
+            std::mem::take(&mut pool.waiters)
+        } else {
+            Vec::new()
+        };
+        if pool.count == 0 && pool.making.is_empty() {
+            self.pools.retain(|pool| pool.key != key);
+        }
+        for (from, tag) in waiters {
+            self.notify(from, tag, Event::Done);
+        }
+    }
+
+    /// A slot is parked.
+    pub(crate) fn pool_grew(&mut self, pool: Key, slot: Key) {
+        let Some(pool) = self.pool_mut(pool) else {
+            return self.end_sandbox(slot);
+        };
+        pool.making.retain(|making| *making != slot);
+        pool.ready.push_back(slot);
+        pool.failures = 0;
+        let key = pool.key;
+        self.shrink(key);
+        self.tell_full(key);
+    }
+
+    /// A slot died.
+    pub(crate) fn pool_lost(&mut self, pool: Key, slot: Key) {
+        let Some(pool) = self.pool_mut(pool) else {
+            return;
+        };
+        if pool.making.contains(&slot) {
+            pool.failures += 1;
+        }
+        pool.making.retain(|making| *making != slot);
+        pool.ready.retain(|ready| *ready != slot);
+        let key = pool.key;
+        self.give_up(key, "its sandboxes die before they are parked");
+    }
+
+    fn give_up(&mut self, key: Key, why: &str) {
+        use leasehold_core::error::ErrorKind;
+        let Some(pool) = self.pool_mut(key) else {
+            return;
+        };
+        if pool.failures < FAILURES_MAX {
+            return;
+        }
+        log::line(&format!("a pool is given up: {why}"));
+        pool.count = pool.ready.len();
+        for (from, tag) in std::mem::take(&mut pool.waiters) {
+            let message = format!("the pool could not be filled: {why}");
+            let error = PublicError::new(ErrorKind::Unavailable, message);
+            self.notify(from, tag, Event::Refused(error));
+        }
+    }
+
+    /// The oldest slot that can serve a sandbox as asked.
+    pub(crate) fn claimable(&self, spec: &SandboxSpec, admitted: &Admitted) -> Option<Key> {
+        let fitting =
+            |pool: &&Pool| fits(&pool.spec, &pool.admitted.limits, spec, &admitted.limits);
+        self.pools
+            .iter()
+            .filter(fitting)
+            .flat_map(|pool| pool.ready.iter())
+            .copied()
+            .find(|slot| {
+                self.sandboxes
+                    .get(slot)
+                    .is_some_and(|found| found.state() == State::Parked)
+            })
+    }
+
+    /// Gives a parked sandbox to a run, with the limits that run asked for.
+    pub(crate) fn claim(&mut self, run_key: Key, slot: Key, spec: SandboxSpec, admitted: Admitted) {
+        for pool in &mut self.pools {
+            pool.ready.retain(|ready| *ready != slot);
+        }
+        let (Some(sandbox), Some(run)) =
+            (self.sandboxes.get_mut(&slot), self.runs.get_mut(&run_key))
+        else {
+            return;
+        };
+        debug_assert_eq!(run.exec_state, Exec::Unsent);
+        let before = group_limits(&self.host, &sandbox.admitted.limits);
+        let now = group_limits(&self.host, &admitted.limits);
+        sandbox.spec = spec;
+        sandbox.admitted = admitted;
+        sandbox.role = Role::Run(run_key);
+        sandbox.begun = Instant::now();
+        run.sandbox = Some(slot);
+        let claimed = sandbox.act(Action::Claim);
+        let applied = match &sandbox.group {
+            Some(group) if before != now => group.set_limits(&now).map_err(|e| e.to_string()),
+            _ => Ok(()),
+        };
+        if let Err(why) = applied {
+            run.seen.never_started = Some(format!("its limits could not be applied: {why}"));
+            run.abort = true;
+        } else if !claimed {
+            run.seen.never_started = Some("it was not parked any more".to_owned());
+            run.abort = true;
+        }
+    }
+
+    /// Whether a slot is missing and may be made now. While runs are going on only a pool that is
+    /// less than half full is filled, since making one keeps the loop from them.
+    pub(crate) fn wants_refill(&self) -> bool {
+        if self.stopping || self.making() >= MAKING_MAX {
+            return false;
+        }
+        self.short_pool().is_some_and(|pool| {
+            self.runs.is_empty() || pool.ready.len() + pool.making.len() <= pool.count / 2
+        })
+    }
+
+    fn making(&self) -> usize {
+        self.pools.iter().map(|pool| pool.making.len()).sum()
+    }
+
+    fn short_pool(&self) -> Option<&Pool> {
+        self.pools
+            .iter()
+            .filter(|pool| pool.failures < FAILURES_MAX)
+            .find(|pool| pool.ready.len() + pool.making.len() < pool.count)
+    }
+
+    /// Makes one slot.
+    pub(crate) fn refill(&mut self) {
+        let Some(pool) = self.short_pool() else {
+            return;
+        };
+        let (key, spec, admitted) = (pool.key, pool.spec.clone(), pool.admitted.clone());
+        if self.sandboxes.len() >= self.capacity {
+            return;
+        }
+        let made = self.make(
+            new_sandbox_id(),
+            spec,
+            admitted,
+            Role::Pool(key),
+            None,
+            None,
+        );
+        let Some(pool) = self.pool_mut(key) else {
+            return;
+        };
+        match made {
+            Ok(slot) => pool.making.push(slot),
+            Err(why) => {
+                pool.failures += 1;
+                self.give_up(key, &why);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::limits::Limit;
+    use leasehold_core::spec::Warm;
+
+    #[test]
+    fn i5_a_slot_serves_only_what_it_was_made_for() {
+        let pool = SandboxSpec::default();
+        let have = Limits::default();
+        let mut spec = pool.clone();
+        let mut limits = have.clone();
+        limits.pids = Limit::asked(7);
+        limits.wall_ms = Limit::asked(5);
+        limits.cpu_milli = Limit::asked(900);
+        assert!(fits(&pool, &have, &spec, &limits));
+        limits.cpu_milli = Limit::asked(1_001);
+        assert!(
+            !fits(&pool, &have, &spec, &limits),
+            "another number of cores is seen inside"
+        );
+        limits = have.clone();
+        limits.memory_bytes = Limit::asked(64 << 20);
+        assert!(!fits(&pool, &have, &spec, &limits));
+        spec.warm = Some(Warm::Python);
+        assert!(!fits(&pool, &have, &spec, &have));
+        spec = pool.clone();
+        spec.workspace = WorkspaceMode::Clone;
+        assert!(!fits(&pool, &have, &spec, &have));
+    }
+}

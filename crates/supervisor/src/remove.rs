@@ -1,0 +1,277 @@
+//! Removing a sandbox and looking at what is left (invariants I7, I11).
+//!
+//! Each row of the inventory is observed after the fact. What is not gone is said, the ledger entry
+//! stays with the uid block, and removal is tried again from the entry alone, as a sweep does it.
+
+use std::time::{Duration, Instant};
+
+use leasehold_core::id::SandboxId;
+use leasehold_core::record::{Observed, Residue};
+use leasehold_core::sandbox::state::Action;
+use leasehold_jail::cgroup::Removed;
+use leasehold_protocol::supervisor::Event;
+
+use crate::calls::unix_ms;
+use crate::ledger::Entry;
+use crate::log;
+use crate::sandbox::Role;
+use crate::scratch;
+use crate::server::{Server, Timer};
+use crate::source::Key;
+use crate::sweep::Sweeper;
+
+/// How long control groups of a dead sandbox may take to go: the kernel needs a moment after the
+/// last process.
+const GROUPS_BOUND: Duration = Duration::from_millis(100);
+/// Pause between two attempts at what did not go.
+const STUCK_EVERY: Duration = Duration::from_secs(10);
+
+/// What was seen of a sandbox's processes and control groups.
+#[derive(Debug, Clone)]
+pub(crate) struct Groups {
+    processes: Residue,
+    cgroups: Residue,
+}
+
+/// One row.
+pub(crate) fn residue(resource: &str, clean: bool, detail: impl Into<String>) -> Residue {
+    Residue {
+        resource: resource.to_owned(),
+        clean,
+        detail: detail.into(),
+    }
+}
+
+/// The inventory of a run whose sandbox was never made, or was removed when making it failed.
+pub(crate) fn nothing_made() -> Observed {
+    Observed {
+        residues: vec![residue("ledger", true, "no entry: nothing was made for it")],
+    }
+}
+
+/// What a removal of control groups saw, as a row.
+pub(crate) fn groups_row(removed: &Removed) -> Residue {
+    if removed.complete() {
+        let (now, before) = (removed.removed, removed.already_gone);
+        return residue(
+            "cgroups",
+            true,
+            format!("{now} removed, {before} already gone"),
+        );
+    }
+    let left: Vec<&str> = removed.left.iter().map(|(_, why)| why.as_str()).collect();
+    residue(
+        "cgroups",
+        false,
+        format!("{} left: {}", left.len(), left.join(", ")),
+    )
+}
+
+impl Server {
+    /// Ends a sandbox that no run has, and removes it once it is dead.
+    pub(crate) fn end_sandbox(&mut self, key: Key) {
+        let Some(sandbox) = self.sandboxes.get_mut(&key) else {
+            return;
+        };
+        sandbox.act(Action::Stop);
+        self.timers.clear(Timer::Ready(key));
+        if sandbox.dead() || sandbox.overdue {
+            self.remove(key);
+        } else {
+            self.kill_sandbox(key);
+        }
+    }
+
+    /// Removes a dead sandbox whole.
+    pub(crate) fn remove(&mut self, key: Key) -> Observed {
+        let groups = self.remove_groups(key);
+        self.remove_rest(key, groups)
+    }
+
+    /// Removes its control groups and sees whether a process is left.
+    pub(crate) fn remove_groups(&mut self, key: Key) -> Groups {
+        let Some(sandbox) = self.sandboxes.get_mut(&key) else {
+            return Groups {
+                processes: residue("processes", true, "removed before"),
+                cgroups: residue("cgroups", true, "removed before"),
+            };
+        };
+        sandbox.act(Action::Stop);
+        let reaped = sandbox.dead();
+        let Some(group) = &sandbox.group else {
+            let detail = if reaped {
+                "init was reaped"
+            } else {
+                "init is still there"
+            };
+            return Groups {
+                processes: residue("processes", reaped, detail),
+                cgroups: residue("cgroups", true, "none were made"),
+            };
+        };
+        let fault = self.failpoints.fault("cgroups");
+        let removed = if fault {
+            None
+        } else {
+            Some(group.destroy(if reaped { GROUPS_BOUND } else { Duration::ZERO }))
+        };
+        let empty = removed.as_ref().is_some_and(Removed::complete)
+            || matches!(group.populated(), Ok(false));
+        let detail = match (reaped, empty) {
+            (true, true) => "init was reaped and the control group is empty",
+            (true, false) => "init was reaped, but processes are in the control group",
+            (false, _) => "init is still there after its kill",
+        };
+        Groups {
+            processes: residue("processes", reaped && empty, detail),
+            cgroups: match &removed {
+                Some(removed) => groups_row(removed),
+                None => residue("cgroups", false, "removal failed by a test's wish"),
+            },
+        }
+    }
+
+    /// Removes everything else and gives the uid block back, if all is clean by then.
+    pub(crate) fn remove_rest(&mut self, key: Key, groups: Groups) -> Observed {
+        let Some(mut sandbox) = self.sandboxes.remove(&key) else {
+            return nothing_made();
+        };
+        self.sandbox_ids.remove(&sandbox.id);
+        for timer in [Timer::Ready(key), Timer::Bound(key)] {
+            self.timers.clear(timer);
+        }
+        for socket in [sandbox.init.take(), sandbox.stub.take()]
+            .into_iter()
+            .flatten()
+        {
+            self.sources.forget(&socket);
+        }
+        if let Some(oom) = sandbox.oom.take() {
+            self.sources.forget(&oom);
+        }
+        let made = sandbox.made.take();
+        if let Some(made) = &made {
+            self.sources.forget(&made.pidfd);
+        }
+        drop(made);
+        let alive = !groups.processes.clean;
+        let namespaces = if alive {
+            "a process may still hold it"
+        } else {
+            "no process of it is left and our descriptors are closed"
+        };
+        let mut rows = vec![
+            groups.processes,
+            groups.cgroups,
+            residue("mounts", !alive, namespaces),
+            residue("netns", !alive, namespaces),
+            residue("sockets", true, "our ends are closed"),
+            self.scratch_row(&sandbox.id, sandbox.admitted.image, alive),
+        ];
+        let clean = rows.iter().all(|row| row.clean);
+        rows.push(self.uids_row(&sandbox, clean));
+        let observed = Observed { residues: rows };
+        sandbox.act(if observed.clean() {
+            Action::Clear
+        } else {
+            Action::Quarantine
+        });
+        self.close_entry(&sandbox, observed.clean());
+        for (from, tag, _) in sandbox.agents {
+            let error = leasehold_core::error::PublicError::new(
+                leasehold_core::error::ErrorKind::Unavailable,
+                "the sandbox ended before its agent started",
+            );
+            self.notify(from, tag, Event::Refused(error));
+        }
+        for (from, tag) in sandbox.destroyers {
+            self.notify(from, tag, Event::Destroyed(observed.clone()));
+        }
+        observed
+    }
+
+    fn scratch_row(&self, id: &SandboxId, image: bool, alive: bool) -> Residue {
+        if self.failpoints.fault("scratch") {
+            return residue("scratch", false, "removal failed by a test's wish");
+        }
+        if !image {
+            let detail = if alive {
+                "held by a process that is left"
+            } else {
+                "in memory, freed with its mount namespace"
+            };
+            return residue("scratch", !alive, detail);
+        }
+        match scratch::remove(&scratch::image_path(&self.paths.scratch(), id)) {
+            Ok(()) => residue("scratch", true, "image removed, loop device free"),
+            Err(detail) => residue("scratch", false, detail),
+        }
+    }
+
+    fn uids_row(&self, sandbox: &crate::sandbox::Sandbox, clean: bool) -> Residue {
+        let (Some(uids), Some((base, _))) = (&self.uids, sandbox.leased_range()) else {
+            return residue("uids", true, "none were leased");
+        };
+        if !clean {
+            return residue("uids", false, "the block is quarantined with what is left");
+        }
+        if self.failpoints.fault("uids") {
+            return residue("uids", false, "release failed by a test's wish");
+        }
+        match uids.release(base, &self.ledger.path_of(&sandbox.id)) {
+            true => residue("uids", true, "the block was given back"),
+            false => residue("uids", false, "the block could not be given back"),
+        }
+    }
+
+    fn close_entry(&mut self, sandbox: &crate::sandbox::Sandbox, clean: bool) {
+        if clean {
+            if let Err(error) = self.ledger.remove(&sandbox.id) {
+                log::failure("a ledger entry could not be removed", &error);
+            }
+            return;
+        }
+        let entry = Entry {
+            version: 1,
+            sandbox: sandbox.id.clone(),
+            run: match sandbox.role {
+                Role::Run(run) => self.runs.get(&run).map(|run| run.record.run.clone()),
+                Role::Pool(_) | Role::Provisioned(_) => None,
+            },
+            uid_base: sandbox.leased_range().map_or(0, |(base, _)| base),
+            image: sandbox.admitted.image,
+            supervisor: std::process::id(),
+            written_unix_ms: unix_ms(),
+            stuck: true,
+        };
+        log::line(&format!(
+            "sandbox {}: removal is not clean; quarantined",
+            sandbox.id
+        ));
+        if let Err(error) = self.ledger.write(&entry) {
+            log::failure("a ledger entry could not be written", &error);
+        }
+        self.stuck.insert(entry.sandbox.clone(), entry);
+        self.start_stuck();
+    }
+
+    /// Arms the next attempt at what is stuck.
+    pub(crate) fn start_stuck(&mut self) {
+        if !self.stuck.is_empty() && !self.timers.pending(Timer::Stuck) {
+            self.timers.set(Timer::Stuck, Instant::now(), STUCK_EVERY);
+        }
+    }
+
+    /// Tries again, from the ledger entries alone.
+    pub(crate) fn retry_stuck(&mut self) {
+        let sweeper = Sweeper {
+            paths: &self.paths,
+            cgroups: &self.cgroups,
+            uids: self.uids.as_ref(),
+            ledger: &self.ledger,
+        };
+        self.stuck
+            .retain(|_, entry| !sweeper.remove(entry, Duration::ZERO).clean());
+        self.start_stuck();
+    }
+}

@@ -1,0 +1,194 @@
+//! One sandbox as the supervisor holds it: its descriptors, its host resources and where it is in
+//! its life. Dropping one closes descriptors and nothing else; removal is `remove.rs`.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use leasehold_core::id::SandboxId;
+use leasehold_core::sandbox::state::{self, Action, State};
+use leasehold_core::spec::SandboxSpec;
+use leasehold_jail::cgroup::{Group, OomWatch};
+use leasehold_jail::spawn::Made;
+use leasehold_protocol::guest::{Control, SignalTarget};
+use rustix::process::{WaitId, WaitIdOptions};
+
+use crate::admit::Admitted;
+use crate::scratch::Image;
+use crate::source::Key;
+
+/// For whom a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Made for, or claimed by, a run.
+    Run(Key),
+    /// Untouched, waiting in the pool of this index.
+    Pool(Key),
+    /// Provisioned for a caller; the connection and tag that wait for it to be parked.
+    Provisioned(Option<(Key, u64)>),
+}
+
+/// One sandbox.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    pub(crate) id: SandboxId,
+    pub(crate) spec: SandboxSpec,
+    pub(crate) admitted: Admitted,
+    pub(crate) role: Role,
+    state: State,
+    /// First id of its block, as the maker counts them, and the number of ids.
+    pub(crate) uid_range: (u32, u32),
+    /// Whether the block is leased in the registry.
+    pub(crate) leased: bool,
+    pub(crate) group: Option<Group>,
+    pub(crate) oom: Option<OomWatch>,
+    pub(crate) image: Option<Image>,
+    /// Our ends of init's and the stub's sockets.
+    pub(crate) init: Option<OwnedFd>,
+    pub(crate) stub: Option<OwnedFd>,
+    pub(crate) made: Option<Made>,
+    /// Init and stub both said that they are ready.
+    pub(crate) init_ready: bool,
+    pub(crate) stub_ready: bool,
+    /// We ended it, so that its death is no crash.
+    pub(crate) killed: bool,
+    /// How init ended, once it is reaped.
+    pub(crate) death: Option<String>,
+    /// Its death did not come within the bound.
+    pub(crate) overdue: bool,
+    /// Calls for the agent that init has not answered: connection, tag, our end of the channel.
+    pub(crate) agents: VecDeque<(Key, u64, OwnedFd)>,
+    /// Calls that wait for its removal.
+    pub(crate) destroyers: Vec<(Key, u64)>,
+    /// When making it began.
+    pub(crate) begun: Instant,
+}
+
+impl Sandbox {
+    /// An intention: no resource exists.
+    pub(crate) fn new(id: SandboxId, spec: SandboxSpec, admitted: Admitted, role: Role) -> Self {
+        Self {
+            id,
+            spec,
+            admitted,
+            role,
+            state: State::Pending,
+            uid_range: (0, 0),
+            leased: false,
+            group: None,
+            oom: None,
+            image: None,
+            init: None,
+            stub: None,
+            made: None,
+            init_ready: false,
+            stub_ready: false,
+            killed: false,
+            death: None,
+            overdue: false,
+            agents: VecDeque::new(),
+            destroyers: Vec::new(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Where it is in its life.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Does one step of the life cycle; the table of `core` decides. Returns whether it is allowed.
+    pub(crate) fn act(&mut self, action: Action) -> bool {
+        match state::next(self.state, action) {
+            Ok(next) => {
+                self.state = next;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether init and stub wait.
+    pub(crate) fn ready(&self) -> bool {
+        self.init_ready && self.stub_ready
+    }
+
+    /// Whether no process of it can be left: init was reaped, or there never was one.
+    pub(crate) fn dead(&self) -> bool {
+        self.death.is_some() || self.made.is_none()
+    }
+
+    /// Its leased block of host user ids, where there is one.
+    pub(crate) fn leased_range(&self) -> Option<(u32, u32)> {
+        self.leased.then_some(self.uid_range)
+    }
+
+    /// Host process id of init; 0 when there is none.
+    pub(crate) fn init_pid(&self) -> u32 {
+        match (&self.made, &self.death) {
+            (Some(made), None) => made.pid,
+            _ => 0,
+        }
+    }
+
+    /// Sends a message to init. A full or closed socket is no error here: the kill that follows
+    /// every message that matters does not depend on it.
+    pub(crate) fn tell_init(&self, message: Control) {
+        if let Some(init) = &self.init {
+            let _ = rustix::net::send(init, &message.encode(), rustix::net::SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Asks the main command to end.
+    pub(crate) fn terminate(&self) {
+        self.tell_init(Control::Signal {
+            signal: 15,
+            target: SignalTarget::Main,
+        });
+    }
+
+    /// Kills every process of it. The kernel ends a process namespace with its first process; the
+    /// group kill reaches what the supervisor may have lost sight of.
+    pub(crate) fn kill(&mut self) {
+        self.killed = true;
+        if self.death.is_some() {
+            return;
+        }
+        if let Some(made) = &self.made {
+            let _ = rustix::process::pidfd_send_signal(
+                made.pidfd.as_fd(),
+                rustix::process::Signal::KILL,
+            );
+        }
+        if let Some(group) = &self.group {
+            let _ = group.kill();
+        }
+    }
+
+    /// Reaps init, if it ended. Returns whether it is dead.
+    pub(crate) fn reap(&mut self) -> bool {
+        let Some(made) = &self.made else {
+            return true;
+        };
+        if self.death.is_some() {
+            return true;
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        match rustix::process::waitid(WaitId::PidFd(made.pidfd.as_fd()), options) {
+            Ok(None) => false,
+            Ok(Some(status)) => {
+                self.death = Some(match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => format!("exit status {code}"),
+                    (_, Some(signal)) => format!("signal {signal}"),
+                    _ => "an unknown status".to_owned(),
+                });
+                true
+            }
+            Err(errno) => {
+                // Somebody else reaped it: it is gone all the same.
+                self.death = Some(format!("an unseen status ({errno})"));
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! The event loop: who is connected, which sandboxes and runs there are, and what each event and
+//! deadline sets in motion. One thread; nothing in here waits for anything but the loop itself.
+//!
+//! Calls are answered in `calls.rs`, runs moved in `step.rs`, sandboxes made in `make.rs`, watched
+//! in `guest.rs` and removed in `remove.rs`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_jail::cgroup::Cgroups;
+use leasehold_jail::spawn::Spawner;
+use leasehold_protocol::supervisor::Event;
+
+use crate::admit::Host;
+use crate::connection::Connection;
+use crate::failpoint::Failpoints;
+use crate::ledger::{Entry, Ledger};
+use crate::log;
+use crate::paths::Paths;
+use crate::pool::Pool;
+use crate::records::Records;
+use crate::run::Run;
+use crate::sandbox::Sandbox;
+use crate::source::{Happening, Key, Source, Sources};
+use crate::start::SpawnerSeed;
+use crate::timer::Timers;
+use crate::uids::Uids;
+
+/// Most connections at one time.
+const CONNECTIONS_MAX: usize = 512;
+/// Descriptors one sandbox with a run holds, rounded up; the descriptor limit is divided by it.
+pub(crate) const FDS_PER_SANDBOX: u64 = 24;
+/// Bytes moved from a pipe to its spool in one go.
+const BUFFER: usize = 128 << 10;
+/// How long an orderly end may take before the supervisor leaves the rest to parent-death signals
+/// and the next sweep.
+const STOP_BOUND: Duration = Duration::from_secs(10);
+
+/// Everything that can be due. The key is a run's or a sandbox's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Timer {
+    /// The wall limit of a run.
+    Wall(Key),
+    /// The time between TERM and KILL is over.
+    Grace(Key),
+    /// No output came for a while after the command ended.
+    Quiet(Key),
+    /// Output after the command ended took too long.
+    Drain(Key),
+    /// Look at processor time and disk.
+    Watch(Key),
+    /// Tell output counts that were held back.
+    Output(Key),
+    /// A test's hold is over.
+    Hold(Key),
+    /// The collector took too long.
+    Collector(Key),
+    /// A sandbox was not parked in time.
+    Ready(Key),
+    /// A killed sandbox did not die in time.
+    Bound(Key),
+    /// Try again to remove what did not go.
+    Stuck,
+    /// Nothing was to do for a while.
+    Idle,
+    /// An orderly end took too long.
+    Stop,
+}
+
+/// The supervisor's whole state.
+pub(crate) struct Server {
+    pub(crate) paths: Paths,
+    pub(crate) sources: Sources,
+    pub(crate) timers: Timers<Timer>,
+    pub(crate) failpoints: Failpoints,
+    pub(crate) host: Host,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) spawner: Spawner,
+    pub(crate) ledger: Ledger,
+    pub(crate) records: Records,
+    /// Absent for an ordinary user.
+    pub(crate) uids: Option<Uids>,
+    /// The one range of an ordinary user.
+    pub(crate) own_range: (u32, u32),
+    pub(crate) null: OwnedFd,
+    pub(crate) cores: Vec<u32>,
+    pub(crate) next_core: usize,
+    pub(crate) connections: HashMap<Key, Connection>,
+    pub(crate) sandboxes: HashMap<Key, Sandbox>,
+    pub(crate) sandbox_ids: HashMap<SandboxId, Key>,
+    /// Sandboxes whose removal did not converge.
+    pub(crate) stuck: BTreeMap<SandboxId, Entry>,
+    pub(crate) runs: HashMap<Key, Run>,
+    pub(crate) run_ids: HashMap<RunId, Key>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) capacity: usize,
+    pub(crate) buffer: Box<[u8]>,
+    pub(crate) stopping: bool,
+    /// Calls that wait for the end.
+    pub(crate) stoppers: Vec<(Key, u64)>,
+    /// What a successor of the spawner is started with.
+    pub(crate) spawner_seed: SpawnerSeed,
+    listener: Option<OwnedFd>,
+    signals: OwnedFd,
+    idle_exit: Duration,
+    unflushed: Vec<Key>,
+    next_key: Key,
+}
+
+/// What the start hands to the loop.
+pub(crate) struct Parts {
+    pub(crate) paths: Paths,
+    pub(crate) host: Host,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) spawner: Spawner,
+    pub(crate) ledger: Ledger,
+    pub(crate) records: Records,
+    pub(crate) uids: Option<Uids>,
+    pub(crate) own_range: (u32, u32),
+    pub(crate) null: OwnedFd,
+    pub(crate) cores: Vec<u32>,
+    pub(crate) capacity: usize,
+    pub(crate) listener: OwnedFd,
+    pub(crate) signals: OwnedFd,
+    pub(crate) idle_exit: Duration,
+    pub(crate) stuck: Vec<Entry>,
+    pub(crate) spawner_seed: SpawnerSeed,
+}
+
+impl Server {
+    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+        let sources = Sources::new()?;
+        sources.add(&parts.listener, Source::Listener)?;
+        sources.add(&parts.signals, Source::Signal)?;
+        sources.add(parts.spawner.pidfd(), Source::Spawner)?;
+        let stuck = parts
+            .stuck
+            .into_iter()
+            .map(|entry| (entry.sandbox.clone(), entry))
+            .collect();
+        Ok(Self {
+            paths: parts.paths,
+            sources,
+            timers: Timers::new(),
+            failpoints: Failpoints::from_env(),
+            host: parts.host,
+            cgroups: parts.cgroups,
+            spawner: parts.spawner,
+            ledger: parts.ledger,
+            records: parts.records,
+            uids: parts.uids,
+            own_range: parts.own_range,
+            null: parts.null,
+            cores: parts.cores,
+            next_core: 0,
+            connections: HashMap::new(),
+            sandboxes: HashMap::new(),
+            sandbox_ids: HashMap::new(),
+            stuck,
+            runs: HashMap::new(),
+            run_ids: HashMap::new(),
+            pools: Vec::new(),
+            capacity: parts.capacity,
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            stopping: false,
+            stoppers: Vec::new(),
+            spawner_seed: parts.spawner_seed,
+            listener: Some(parts.listener),
+            signals: parts.signals,
+            idle_exit: parts.idle_exit,
+            unflushed: Vec::new(),
+            next_key: 1,
+        })
+    }
+
+    /// A key nothing had before.
+    pub(crate) fn new_key(&mut self) -> Key {
+        self.next_key += 1;
+        self.next_key
+    }
+
+    /// Works until there is nothing to do any more, or somebody ends it.
+    pub(crate) fn serve(mut self) -> io::Result<()> {
+        self.start_stuck();
+        loop {
+            self.flush();
+            if self.over() {
+                break;
+            }
+            self.rest();
+            let now = Instant::now();
+            let wait = if self.wants_refill() {
+                Some(Duration::ZERO)
+            } else {
+                self.timers.wait(now)
+            };
+            let happened = self.sources.wait(wait)?;
+            let quiet = happened.is_empty();
+            for happening in happened {
+                self.handle(happening);
+            }
+            let now = Instant::now();
+            while let Some(timer) = self.timers.due(now) {
+                self.on_timer(timer);
+            }
+            if quiet && self.wants_refill() {
+                self.refill();
+            }
+        }
+        self.say_goodbye();
+        Ok(())
+    }
+
+    /// Whether the loop is over: told to stop and nothing lives, or idle for long enough.
+    fn over(&self) -> bool {
+        let empty = self.sandboxes.is_empty() && self.runs.is_empty();
+        self.stopping && (empty || !self.timers.pending(Timer::Stop)) || self.listener.is_none()
+    }
+
+    /// Arms or clears the idle deadline.
+    fn rest(&mut self) {
+        let busy = !self.connections.is_empty()
+            || !self.sandboxes.is_empty()
+            || !self.runs.is_empty()
+            || !self.pools.is_empty();
+        if busy || self.stopping {
+            self.timers.clear(Timer::Idle);
+        } else if !self.timers.pending(Timer::Idle) {
+            self.timers.set(Timer::Idle, Instant::now(), self.idle_exit);
+        }
+    }
+
+    fn handle(&mut self, happening: Happening) {
+        match happening.source {
+            Source::Listener => self.accept(),
+            Source::Signal => {
+                let mut bytes = [0; 128];
+                while rustix::io::read(&self.signals, &mut bytes).is_ok_and(|count| count > 0) {}
+                self.stop();
+            }
+            Source::Spawner => self.on_spawner(),
+            Source::Connection(key) => self.on_connection(key, happening),
+            Source::Init(key) => self.on_init(key),
+            Source::Stub(key) => {
+                if happening.writable {
+                    self.continue_message(key);
+                }
+                if happening.readable {
+                    self.on_stub(key);
+                }
+            }
+            Source::Death(key) => self.on_death(key),
+            Source::Oom(key) => self.on_oom(key),
+            Source::Stream(key, which) => self.on_stream(key, which),
+            Source::Collector(key) => self.on_collector(key),
+        }
+    }
+
+    fn on_timer(&mut self, timer: Timer) {
+        match timer {
+            Timer::Wall(key) => self.on_wall(key),
+            Timer::Grace(key) => self.kill_run(key),
+            Timer::Quiet(key) | Timer::Drain(key) => self.on_drained(key),
+            Timer::Watch(key) => self.on_watch(key),
+            Timer::Output(key) => self.tell_output(key, Instant::now()),
+            Timer::Hold(key) => {
+                if let Some(run) = self.runs.get_mut(&key) {
+                    run.held = false;
+                }
+                self.step(key);
+            }
+            Timer::Collector(key) => self.on_collector(key),
+            Timer::Ready(key) => self.fail_sandbox(key, "it was not ready within 10 s".to_owned()),
+            Timer::Bound(key) => self.on_overdue(key),
+            Timer::Stuck => self.retry_stuck(),
+            Timer::Idle => self.leave_if_alone(),
+            Timer::Stop => {}
+        }
+    }
+
+    /// Leaves for want of work. Whoever connected up to the last moment is served: the socket is
+    /// taken away first, and put back when somebody had come by then.
+    fn leave_if_alone(&mut self) {
+        let _ = std::fs::remove_file(self.paths.socket());
+        self.accept();
+        if self.connections.is_empty() {
+            self.listener = None;
+            return;
+        }
+        match crate::start::listen(&self.paths) {
+            Ok(listener) if self.sources.add(&listener, Source::Listener).is_ok() => {
+                if let Some(before) = self.listener.replace(listener) {
+                    self.sources.forget(before);
+                }
+            }
+            _ => log::line("the socket could not be put back"),
+        }
+    }
+
+    /// Begins an orderly end: nothing new, runs cancelled, sandboxes removed.
+    pub(crate) fn stop(&mut self) {
+        if self.stopping {
+            return;
+        }
+        self.stopping = true;
+        self.timers.set(Timer::Stop, Instant::now(), STOP_BOUND);
+        self.pools.clear();
+        for key in self.runs.keys().copied().collect::<Vec<_>>() {
+            self.cancel(key, leasehold_core::end::CancelledBy::Operator, true);
+        }
+        for key in self.sandboxes.keys().copied().collect::<Vec<_>>() {
+            if !matches!(self.sandboxes[&key].role, crate::sandbox::Role::Run(_)) {
+                self.end_sandbox(key);
+            }
+        }
+    }
+
+    fn say_goodbye(&mut self) {
+        for (key, tag) in std::mem::take(&mut self.stoppers) {
+            self.notify(key, tag, Event::Done);
+        }
+        self.flush();
+        if self.listener.is_some() {
+            let _ = std::fs::remove_file(self.paths.socket());
+        }
+        self.cgroups.remove_base();
+    }
+
+    /// The spawner ended, which it does only when something is broken: starts another. The sandboxes
+    /// are our own children and go on.
+    fn on_spawner(&mut self) {
+        self.sources.forget(self.spawner.pidfd());
+        log::line("the spawner ended; starting another");
+        match self.spawner_seed.start() {
+            Ok(spawner) => {
+                self.spawner = spawner;
+                let _ = self.sources.add(self.spawner.pidfd(), Source::Spawner);
+            }
+            Err(error) => {
+                log::failure("no spawner can be started", &error);
+                self.stop();
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        use rustix::net::{SocketFlags, accept_with};
+        while let Some(listener) = &self.listener {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(socket) = accept_with(listener, flags) else {
+                return;
+            };
+            let peer = rustix::net::sockopt::socket_peercred(&socket);
+            let ours = peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid());
+            if !ours || self.connections.len() >= CONNECTIONS_MAX {
+                continue;
+            }
+            let key = self.new_key();
+            if self.sources.add(&socket, Source::Connection(key)).is_ok() {
+                self.connections.insert(key, Connection::new(socket));
+            }
+        }
+    }
+
+    fn on_connection(&mut self, key: Key, happening: Happening) {
+        if happening.writable {
+            self.unflushed.push(key);
+        }
+        if !happening.readable {
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        let alive = connection.fill();
+        loop {
+            let Some(connection) = self.connections.get_mut(&key) else {
+                return;
+            };
+            match connection.take() {
+                Ok(Some(call)) => self.on_call(key, call),
+                Ok(None) => break,
+                Err(_) => return self.drop_connection(key),
+            }
+        }
+        if !alive.is_ok_and(|alive| alive) {
+            self.drop_connection(key);
+        }
+    }
+
+    /// Forgets a caller. Its runs and sandboxes go on.
+    pub(crate) fn drop_connection(&mut self, key: Key) {
+        let Some(connection) = self.connections.remove(&key) else {
+            return;
+        };
+        self.sources.forget(connection.as_fd());
+        for (_, run) in &connection.follows {
+            if let Some(run) = self.runs.get_mut(run) {
+                run.followers.retain(|(follower, _)| *follower != key);
+            }
+        }
+    }
+
+    /// Queues a notice for one caller.
+    pub(crate) fn notify(&mut self, key: Key, tag: u64, event: Event) {
+        self.notify_with(key, tag, event, Vec::new());
+    }
+
+    /// Queues a notice with descriptors for one caller.
+    pub(crate) fn notify_with(&mut self, key: Key, tag: u64, event: Event, fds: Vec<OwnedFd>) {
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        if connection.push(tag, event, fds) {
+            self.unflushed.push(key);
+        } else {
+            self.drop_connection(key);
+        }
+    }
+
+    /// Queues a notice for everybody who follows a run.
+    pub(crate) fn tell(&mut self, run: Key, event: &Event) {
+        let Some(run) = self.runs.get(&run) else {
+            return;
+        };
+        for (key, tag) in run.followers.clone() {
+            self.notify(key, tag, event.clone());
+        }
+    }
+
+    /// Sends what is queued, as far as the sockets take it.
+    fn flush(&mut self) {
+        let mut keys = std::mem::take(&mut self.unflushed);
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            self.flush_one(key);
+        }
+    }
+
+    fn flush_one(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        if connection.flush().is_ok_and(|done| done) && !connection.stale.is_empty() {
+            // It was slow; of the counts it missed only the newest matter.
+            let stale = std::mem::take(&mut connection.stale);
+            for (tag, run) in stale {
+                if let Some(run) = self.runs.get(&run) {
+                    let (stdout, stderr) = run.kept();
+                    connection.push(tag, Event::Output { stdout, stderr }, Vec::new());
+                }
+            }
+        }
+        match connection.flush() {
+            Err(_) => self.drop_connection(key),
+            Ok(done) => {
+                if done == connection.waits_for_room {
+                    connection.waits_for_room = !done;
+                    let source = Source::Connection(key);
+                    let _ = self.sources.want_room(connection.as_fd(), source, !done);
+                }
+            }
+        }
+    }
+}

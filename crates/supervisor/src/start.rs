@@ -1,0 +1,315 @@
+//! Becoming the supervisor: locks, sweep, spawner, socket. Of two starters one wins and the other
+//! leaves with status 0.
+//!
+//! The supervisor cannot take `no_new_privs`: as an ordinary user its spawner is mapped by set-uid
+//! programs, and as root every sandbox is made by it. It is not dumpable, so that no process of the
+//! same user reads its memory; its children are forked from the spawner, which holds no secret.
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold_core::contract::Posture;
+use leasehold_jail::cgroup::{CgroupError, Cgroups, Controls};
+use leasehold_jail::spawn::{RootlessIds, SpawnError, Spawner, SpawnerConfig};
+use leasehold_jail::{landlock, seccomp, termination};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+
+use crate::admit::Host;
+use crate::ledger::Ledger;
+use crate::lock::Lock;
+use crate::log;
+use crate::paths::Paths;
+use crate::records::Records;
+use crate::rootless;
+use crate::scratch;
+use crate::server::{FDS_PER_SANDBOX, Parts, Server};
+use crate::sweep::{SweepError, open_registry, sweep_locked};
+
+/// Descriptors the supervisor keeps for itself.
+const FDS_RESERVED: u64 = 128;
+/// Callers that may wait to be accepted.
+const BACKLOG: i32 = 1_024;
+/// Most cores that are handed out.
+const CORES_MAX: usize = 1_024;
+
+/// What the supervisor is started with.
+#[derive(Debug)]
+pub struct Config {
+    /// Its directories.
+    pub paths: Paths,
+    /// The agent's program, which every sandbox executes.
+    pub agent: &'static [u8],
+    /// How long it stays with nothing to do.
+    pub idle_exit: Duration,
+}
+
+/// How long a supervisor stays with nothing to do, when nobody says.
+pub const IDLE_EXIT: Duration = Duration::from_secs(15);
+
+/// Why there is no supervisor.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
+    #[error("the agent's program cannot be held in memory")]
+    Agent(#[source] io::Error),
+    #[error("the spawner cannot be started")]
+    Spawner(#[source] SpawnError),
+    #[error("control groups cannot be looked at")]
+    Cgroups(#[source] CgroupError),
+    #[error("socket `{path}` cannot be opened")]
+    Socket {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the event loop failed")]
+    Loop(#[source] io::Error),
+    #[error("{attempt} failed")]
+    Io {
+        attempt: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn io_error<E: Into<io::Error>>(attempt: &'static str) -> impl Fn(E) -> StartError {
+    move |source| StartError::Io {
+        attempt,
+        source: source.into(),
+    }
+}
+
+/// Is the supervisor until there is nothing to do, or somebody ends it. Writes one line to standard
+/// output when it listens. The process must have one thread.
+#[must_use]
+pub fn main(config: Config) -> ExitCode {
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::failure("the supervisor cannot go on", &error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: Config) -> Result<(), StartError> {
+    let paths = config.paths;
+    // Of the session of whoever started us, which may end before us; a session leader stays one.
+    let _ = rustix::process::setsid();
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    paths.create().map_err(SweepError::from)?;
+    let Some(lock) = Lock::try_take(&paths).map_err(SweepError::from)? else {
+        return Ok(());
+    };
+    let signals = termination::termination_events().map_err(io_error("taking over signals"))?;
+    let capacity = raise_descriptors();
+    let root = rustix::process::geteuid().is_root();
+    let spawner_seed = SpawnerSeed {
+        agent: hold_agent(config.agent).map_err(StartError::Agent)?,
+        rootless: (!root).then(rootless::find),
+    };
+    // Before there is anything a fork should not have; afterwards nobody may read our memory.
+    let spawner = spawner_seed.start().map_err(StartError::Spawner)?;
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let cgroups = Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?;
+    let uids = open_registry().map_err(SweepError::Uids)?;
+    let (report, stuck) = sweep_locked(&paths, &lock, &cgroups, uids.as_ref(), false)?;
+    if !report.nothing() {
+        log::line(&format!(
+            "swept {} sandboxes, {} runs, {} uid blocks, {} images of dead predecessors",
+            report.sandboxes.len(),
+            report.runs.len(),
+            report.uid_blocks.len(),
+            report.images.len()
+        ));
+    }
+    let parts = Parts {
+        host: look_at_host(cgroups.can(), cgroups.layout().word(), &spawner_seed),
+        own_range: spawner_seed.block(),
+        cores: own_cores(),
+        ledger: Ledger::open(&paths).map_err(SweepError::Ledger)?,
+        records: Records::open(&paths).map_err(SweepError::from)?,
+        null: open_null().map_err(io_error("opening the null device"))?,
+        listener: listen(&paths)?,
+        cgroups,
+        spawner,
+        spawner_seed,
+        uids,
+        capacity,
+        signals,
+        idle_exit: config.idle_exit,
+        stuck,
+        paths,
+    };
+    announce(&parts.null);
+    let server = Server::new(parts).map_err(StartError::Loop)?;
+    let served = server.serve().map_err(StartError::Loop);
+    drop(lock);
+    served
+}
+
+/// What a spawner is started with, any number of times.
+#[derive(Debug)]
+pub(crate) struct SpawnerSeed {
+    agent: OwnedFd,
+    rootless: Option<RootlessIds>,
+}
+
+impl SpawnerSeed {
+    pub(crate) fn start(&self) -> Result<Spawner, SpawnError> {
+        // A duplicate of an open descriptor fails only when there are no more descriptors at all,
+        // and then there is no spawner either.
+        let agent = self.agent.try_clone().map_err(|_| SpawnError::Gone)?;
+        Spawner::start(SpawnerConfig {
+            agent,
+            rootless: self.rootless,
+        })
+    }
+
+    /// The ids every sandbox of an ordinary user has, as the spawner counts them.
+    fn block(&self) -> (u32, u32) {
+        match self.rootless {
+            Some(RootlessIds::Range { count, .. }) => (1, count),
+            // Not looked at, and within the bounds of an order.
+            Some(RootlessIds::Single) | None => (1, 65_536),
+        }
+    }
+
+    /// The range of host ids, for the record.
+    fn host_range(&self) -> (u32, u32) {
+        match self.rootless {
+            Some(RootlessIds::Range {
+                uid_first, count, ..
+            }) => (uid_first, count),
+            Some(RootlessIds::Single) => (rustix::process::geteuid().as_raw(), 1),
+            None => (0, 0),
+        }
+    }
+}
+
+/// The agent's program in a file that has no name and cannot be changed.
+fn hold_agent(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("leasehold-agent", flags)?);
+    file.write_all(bytes)?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
+
+/// Raises the descriptor limit as far as it goes. Returns how many sandboxes fit it.
+fn raise_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let now = match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let room = now.unwrap_or(1 << 20).saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX;
+    usize::try_from(room).unwrap_or(usize::MAX).clamp(1, 16_384)
+}
+
+fn own_cores() -> Vec<u32> {
+    let set = rustix::thread::sched_getaffinity(None);
+    let cores: Vec<u32> = set.map_or_else(
+        |_| Vec::new(),
+        |set| {
+            (0..CORES_MAX)
+                .filter(|core| set.is_set(*core))
+                .map(|core| core as u32)
+                .collect()
+        },
+    );
+    if cores.is_empty() { vec![0] } else { cores }
+}
+
+fn open_null() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, "/dev/null", flags, Mode::empty())?)
+}
+
+/// Makes the socket appear whole: bound under another name, listening, then renamed.
+pub(crate) fn listen(paths: &Paths) -> Result<OwnedFd, StartError> {
+    let path = paths.socket();
+    let failed = |source: io::Error| StartError::Socket {
+        path: path.display().to_string(),
+        source,
+    };
+    // By descriptor, since a socket's path may have 107 bytes only.
+    let run = crate::paths::open_directory(paths.run()).map_err(failed)?;
+    let new = format!(
+        "/proc/self/fd/{}/supervisor.new",
+        std::os::fd::AsRawFd::as_raw_fd(&run)
+    );
+    let _ = std::fs::remove_file(&new);
+    let listener = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|errno| failed(errno.into()))?;
+    let address = SocketAddrUnix::new(new.as_str()).map_err(|errno| failed(errno.into()))?;
+    rustix::net::bind(&listener, &address).map_err(|errno| failed(errno.into()))?;
+    rustix::net::listen(&listener, BACKLOG).map_err(|errno| failed(errno.into()))?;
+    std::fs::rename(&new, &path).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Says that we listen, to whoever started us, and lets go of its pipe.
+fn announce(null: &OwnedFd) {
+    let mut out = io::stdout();
+    let _ = out.write_all(b"ready\n");
+    let _ = out.flush();
+    let _ = rustix::stdio::dup2_stdin(null.as_fd());
+    let _ = rustix::stdio::dup2_stdout(null.as_fd());
+}
+
+/// What this host can enforce and what every posture has in common.
+fn look_at_host(can: &Controls, layout: &str, seed: &SpawnerSeed) -> Host {
+    let missing = |there: bool, control: &str| (!there).then(|| can.reason(control).to_owned());
+    let root = seed.rootless.is_none();
+    let abi = landlock::abi();
+    let mut gaps = Vec::new();
+    if abi == 0 {
+        gaps.push("H28 landlock".to_owned());
+    }
+    for (there, gap) in [
+        (can.devices, "H09 device controller"),
+        (can.kill, "H23 cgroup.kill"),
+    ] {
+        if !there {
+            gaps.push(gap.to_owned());
+        }
+    }
+    let kernel = rustix::system::uname();
+    Host {
+        memory: missing(can.memory, "memory"),
+        pids: missing(can.pids, "pids"),
+        cpu: missing(can.cpu, "cpu"),
+        cpu_time: missing(can.cpu_time, "cpu_time"),
+        image: scratch::missing(root),
+        posture: Posture {
+            profile: "native/1".to_owned(),
+            maker: if root { "root" } else { "user" }.to_owned(),
+            uid_range: seed.host_range(),
+            single_uid: seed.rootless == Some(RootlessIds::Single),
+            namespaces: ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"]
+                .map(str::to_owned)
+                .to_vec(),
+            landlock_abi: abi,
+            seccomp_sha256: seccomp::Program::native().sha256(),
+            cgroup: layout.to_owned(),
+            kernel: kernel.release().to_string_lossy().into_owned(),
+            missing: gaps,
+        },
+    }
+}
