@@ -259,7 +259,7 @@ fn note_group(run: &mut crate::run::Run, sandbox: &crate::sandbox::Sandbox) {
     run.record.usage.throttled_micros = usage.throttled_micros;
     let limits = &sandbox.admitted.limits;
     if events.oom_kills > 0 {
-        if events.memory_hits > 0 {
+        if events.memory_hits.is_none_or(|hits| hits > 0) {
             run.seen.killed_by.get_or_insert(LimitHit {
                 which: Resource::Memory,
                 limit: limits.memory_bytes.value,

@@ -1,0 +1,25 @@
+//! The supervisor alone, for tests and for trying things by hand: `supervise AGENT [IDLE_MS]`.
+//! The directories come from the environment as always.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold_supervisor::{Config, IDLE_EXIT, paths::Paths};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(agent), idle) = (arguments.next(), arguments.next()) else {
+        return ExitCode::from(2);
+    };
+    let (Ok(paths), Ok(agent)) = (Paths::from_env(), std::fs::read(agent)) else {
+        return ExitCode::from(2);
+    };
+    let idle = idle
+        .and_then(|ms| ms.parse().ok())
+        .map(Duration::from_millis);
+    leasehold_supervisor::main(Config {
+        paths,
+        agent: agent.leak(),
+        idle_exit: idle.unwrap_or(IDLE_EXIT),
+    })
+}

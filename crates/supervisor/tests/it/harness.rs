@@ -1,0 +1,392 @@
+//! A supervisor of its own for each test, in directories of its own, and a small blocking client.
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::record::RunRecord;
+use leasehold_core::spec::{ExecSpec, SandboxSpec};
+use leasehold_core::stage::StageTime;
+use leasehold_protocol::socket::{FrameReader, encode_frame, send_with_fds};
+use leasehold_protocol::supervisor::{Call, Event, Notice, Request, Target, VERSION};
+use leasehold_supervisor::paths::Paths;
+
+/// How long anything may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the agent and the supervisor program are; prints a loud line when a test cannot run.
+fn programs(test: &str) -> Option<(PathBuf, PathBuf)> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP {test}: needs root");
+        return None;
+    }
+    let exe = std::env::current_exe().unwrap();
+    let profile = exe.parent().unwrap().parent().unwrap();
+    let program = profile.join("examples/supervise");
+    let agent = std::env::var_os("LEASEHOLD_AGENT_BIN")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| {
+            let target = profile.parent().unwrap();
+            let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+            target
+                .join("agent")
+                .join(triple)
+                .join("release/leasehold-agent")
+        });
+    for (what, path) in [
+        ("cargo build --example supervise", &program),
+        ("cargo build", &agent),
+    ] {
+        if !path.exists() {
+            eprintln!(
+                "SKIP {test}: {} is not there (`{what}` makes it)",
+                path.display()
+            );
+            return None;
+        }
+    }
+    Some((agent, program))
+}
+
+/// A supervisor and its directories. Ended, and everything removed, on drop.
+pub(crate) struct Supervisor {
+    pub(crate) paths: Paths,
+    pub(crate) child: Child,
+    home: PathBuf,
+    programs: (PathBuf, PathBuf),
+    variables: Vec<(String, String)>,
+}
+
+impl Supervisor {
+    /// Starts one; none where this machine cannot.
+    pub(crate) fn start(test: &str) -> Option<Self> {
+        Self::start_with(test, &[])
+    }
+
+    /// Starts one with further environment variables.
+    pub(crate) fn start_with(test: &str, variables: &[(&str, &str)]) -> Option<Self> {
+        let programs = programs(test)?;
+        let home = std::env::temp_dir().join(format!("leasehold-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&home);
+        fs::create_dir_all(&home).unwrap();
+        let paths = Paths::new(&home.join("state"), &home.join("run"));
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        let child = spawn(&paths, &programs, &variables);
+        Some(Self {
+            paths,
+            child,
+            home,
+            programs,
+            variables,
+        })
+    }
+
+    /// Kills it without a word, and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts a successor without the variables of the first.
+    pub(crate) fn succeed(&mut self) {
+        self.variables.clear();
+        self.child = spawn(&self.paths, &self.programs, &self.variables);
+    }
+
+    /// A connection that has said hello.
+    pub(crate) fn connect(&self) -> Client {
+        Client::connect(&self.paths.socket())
+    }
+
+    /// Kilobytes of memory it has to itself and shares.
+    pub(crate) fn rss_kb(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Number of open descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id()))
+            .unwrap()
+            .count()
+    }
+
+    /// Names in the ledger.
+    pub(crate) fn ledger(&self) -> Vec<String> {
+        names(&self.paths.ledger())
+    }
+
+    /// Directories of sandboxes of this instance in any control group hierarchy.
+    pub(crate) fn cgroups(&self) -> Vec<PathBuf> {
+        cgroups(self.paths.instance())
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.home.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.child),
+            rustix::process::Signal::TERM,
+        );
+        let end = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("its log:\n{}", self.log());
+        }
+        let _ = leasehold_supervisor::sweep::sweep(&self.paths, false);
+        let _ = fs::remove_dir_all(&self.home);
+    }
+}
+
+fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, String)]) -> Child {
+    let log = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(paths.state().parent().unwrap().join("log"))
+        .unwrap();
+    let mut child = Command::new(&programs.1)
+        .arg(&programs.0)
+        .arg("60000")
+        .env("LEASEHOLD_STATE_DIR", paths.state())
+        .env("LEASEHOLD_RUN_DIR", paths.run())
+        .envs(variables.iter().map(|(n, v)| (n, v)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut word = [0; 6];
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_exact(&mut word)
+        .expect("the supervisor does not start");
+    assert_eq!(&word, b"ready\n");
+    child
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let Ok(found) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    found
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+/// Directories of sandboxes of an instance in any control group hierarchy.
+pub(crate) fn cgroups(instance: &str) -> Vec<PathBuf> {
+    let wanted = format!("leasehold-{instance}");
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = open.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries
+            .flatten()
+            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+        {
+            if directory
+                .file_name()
+                .is_some_and(|name| name == wanted.as_str())
+            {
+                found.push(entry.path());
+            } else {
+                open.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) fn run_id(letter: u8) -> RunId {
+    RunId::from_entropy(&[letter; 13])
+}
+
+pub(crate) fn shell(script: &str) -> ExecSpec {
+    let mut exec = ExecSpec::command(["/bin/sh", "-c", script]);
+    exec.env
+        .insert("PATH".into(), "/usr/bin:/bin:/usr/sbin:/sbin".into());
+    exec
+}
+
+/// A directory anybody may look into.
+pub(crate) fn open_directory(path: &Path) -> OwnedFd {
+    fs::create_dir_all(path).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::File::open(path).unwrap().into()
+}
+
+/// One connection.
+pub(crate) struct Client {
+    socket: UnixStream,
+    reader: FrameReader,
+    tag: u64,
+}
+
+/// A run that was followed to its end.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) stages: Vec<StageTime>,
+    pub(crate) ended: RunRecord,
+    pub(crate) cleaned: RunRecord,
+    pub(crate) took: Duration,
+}
+
+impl Client {
+    pub(crate) fn connect(socket: &Path) -> Self {
+        let socket = UnixStream::connect(socket).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Self {
+            socket,
+            reader: FrameReader::new(),
+            tag: 0,
+        };
+        match client.ask(Request::Hello { version: VERSION }).0 {
+            Event::Hello { version, .. } => assert_eq!(version, VERSION),
+            other => panic!("{other:?}"),
+        }
+        client
+    }
+
+    pub(crate) fn send(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> u64 {
+        self.tag += 1;
+        let frame = encode_frame(&Call {
+            tag: self.tag,
+            request,
+        })
+        .unwrap();
+        let mut sent = send_with_fds(&self.socket, &frame, fds).unwrap();
+        while sent < frame.len() {
+            sent += send_with_fds(&self.socket, &frame[sent..], &[]).unwrap();
+        }
+        self.tag
+    }
+
+    pub(crate) fn next(&mut self) -> Option<(Notice, Vec<OwnedFd>)> {
+        loop {
+            if let Some(found) = self.reader.take::<Notice>().unwrap() {
+                return Some(found);
+            }
+            match self.reader.fill(self.socket.as_fd()) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => panic!("waiting for the supervisor: {error}"),
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, request: Request) -> (Event, Vec<OwnedFd>) {
+        let tag = self.send(request, &[]);
+        loop {
+            let (notice, fds) = self.next().expect("the supervisor went away");
+            if notice.tag == tag {
+                return (notice.event, fds);
+            }
+        }
+    }
+
+    pub(crate) fn run(&mut self, letter: u8, spec: SandboxSpec, exec: ExecSpec) -> Finished {
+        let started = Instant::now();
+        self.start(letter, Target::New(spec), exec, &[]);
+        self.follow(started)
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        letter: u8,
+        target: Target,
+        exec: ExecSpec,
+        fds: &[BorrowedFd<'_>],
+    ) {
+        let run = run_id(letter);
+        self.send(Request::Run { run, target, exec }, fds);
+    }
+
+    /// Follows the newest run to its end.
+    pub(crate) fn follow(&mut self, started: Instant) -> Finished {
+        let (mut spools, mut stages, mut sandbox_id) = (Vec::new(), Vec::new(), None);
+        let (mut ended, mut took) = (None, Duration::ZERO);
+        loop {
+            let (notice, fds) = self.next().expect("the supervisor went away");
+            match notice.event {
+                Event::Refused(error) => panic!("refused: {error}"),
+                Event::Accepted { sandbox, .. } => {
+                    spools = fds;
+                    sandbox_id = Some(sandbox);
+                }
+                Event::Stage(time) => stages.push(time),
+                Event::Output { .. } => {}
+                Event::Ended(record) => {
+                    took = started.elapsed();
+                    ended = Some(*record);
+                }
+                Event::Cleaned(record) => {
+                    let ended = ended.expect("cleaned before it ended");
+                    return Finished {
+                        sandbox: sandbox_id.expect("not accepted"),
+                        stdout: read(&spools[0], ended.stdout.kept),
+                        stderr: read(&spools[1], ended.stderr.kept),
+                        stages,
+                        ended,
+                        cleaned: *record,
+                        took,
+                    };
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Reads a whole spool, which must be exactly so long.
+pub(crate) fn read(spool: &OwnedFd, kept: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let got = rustix::io::pread(spool, &mut buffer, at).unwrap();
+        if got == 0 {
+            break;
+        }
+        bytes.extend_from_slice(&buffer[..got]);
+        at += got as u64;
+    }
+    assert_eq!(bytes.len() as u64, kept, "the record says another length");
+    bytes
+}

@@ -1,0 +1,8 @@
+//! The supervisor from outside: a real one per test, driven over its socket as root.
+//! `ends`: every way a run can end. `streams`: output and input. `life`: sandboxes, pools, attach,
+//! status, stop. `crash`: kill -9 at each stage, sweeps, removal that fails. New tests go where
+//! their subject is; `speed` prints figures and asserts none.
+
+mod ends;
+mod harness;
+mod speed;
