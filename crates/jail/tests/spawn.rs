@@ -8,6 +8,8 @@
 mod bench;
 #[path = "spawn/cases.rs"]
 mod cases;
+#[path = "spawn/inside.rs"]
+mod inside;
 #[path = "spawn/probe.rs"]
 mod probe;
 #[path = "spawn/rig.rs"]
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let filter = rest.iter().find(|arg| !arg.starts_with('-')).cloned();
     let all = cases::CASES
         .iter()
+        .chain(inside::CASES)
         .chain(workspaces::CASES)
         .chain(rootless::CASES);
     let mut failed = 0;

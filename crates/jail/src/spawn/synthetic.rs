@@ -56,7 +56,12 @@ pub(super) fn texts(cores: &[u32], memory_bytes: u64, cpuinfo: &str, stat: &str)
     for (name, contents) in [
         ("memory.max", format!("{memory_bytes}\n")),
         ("cpu.max", format!("{quota} 100000\n")),
+        ("memory.high", "max\n".into()),
         ("memory/memory.limit_in_bytes", format!("{memory_bytes}\n")),
+        (
+            "memory/memory.soft_limit_in_bytes",
+            "9223372036854771712\n".into(),
+        ),
         ("cpu/cpu.cfs_quota_us", format!("{quota}\n")),
         ("cpu/cpu.cfs_period_us", "100000\n".into()),
     ] {
