@@ -1,0 +1,942 @@
+//! Control groups for real: limits bite, kills reach everyone, removal converges. Runs as root on
+//! whatever layout the host has and says which; without root it says what it skips.
+#![allow(
+    unsafe_code,
+    reason = "children are forked here, to be hostile without any other program at hand"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test; the lints know only functions marked as such"
+)]
+
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_jail::cgroup::{
+    CgroupError, Cgroups, Controls, Group, GroupLimits, Layout, warm_attach,
+};
+use rustix::event::{PollFd, Timespec, poll};
+
+const BOUND: Duration = Duration::from_secs(10);
+/// Its constant in `libc` is too narrow.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+/// Set in a child of this test binary that runs as an ordinary user.
+const AS_USER: &str = "LEASEHOLD_TEST_CGROUP_USER";
+
+/// Groups of one test, all gone afterwards.
+struct Bench {
+    cgroups: Cgroups,
+    instance: String,
+    /// One test at a time: they measure the processor, and forks would share descriptors.
+    _alone: std::sync::MutexGuard<'static, ()>,
+}
+
+impl Bench {
+    fn new(test: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIP cgroup::{test}: needs root");
+            return None;
+        }
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let alone = ALONE
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let instance = format!("t{}x{count}", std::process::id());
+        let cgroups = Cgroups::discover(&instance).unwrap();
+        eprintln!("cgroup::{test}: layout {}", cgroups.layout().word());
+        if cgroups.layout() == Layout::None {
+            eprintln!("SKIP cgroup::{test}: no hierarchy can be used here");
+            return None;
+        }
+        Some(Self {
+            cgroups,
+            instance,
+            _alone: alone,
+        })
+    }
+
+    /// Skips loudly when the host lacks a control; root on a host of ours has all of them.
+    fn needs(&self, test: &str, control: &str, has: impl Fn(&Controls) -> bool) -> bool {
+        let controls = self.cgroups.can();
+        if !has(controls) {
+            eprintln!("SKIP cgroup::{test}: {}", controls.reason(control));
+        }
+        has(controls)
+    }
+
+    fn group(&self, name: &str, limits: GroupLimits) -> Group {
+        self.cgroups.create(name, &limits).unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for name in self.cgroups.list().unwrap_or_default() {
+            if let Ok(Some(group)) = self.cgroups.open(&name) {
+                let _ = group.kill();
+                let _ = group.destroy(Duration::from_secs(5));
+            }
+        }
+        self.cgroups.remove_base();
+    }
+}
+
+/// A forked child; killed and reaped when dropped.
+struct Child {
+    pid: i32,
+    reaped: bool,
+}
+
+impl Child {
+    /// Wait status of its end, awaited at most [`BOUND`].
+    fn end(&mut self) -> i32 {
+        let start = Instant::now();
+        let mut status = 0;
+        loop {
+            // SAFETY: `status` is ours; the pid is an unreaped child of this process.
+            let got = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) };
+            if got == self.pid {
+                self.reaped = true;
+                return status;
+            }
+            assert!(start.elapsed() < BOUND, "child {} does not end", self.pid);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn groups(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            // SAFETY: kills and reaps our own unreaped child.
+            unsafe {
+                libc::kill(self.pid, libc::SIGKILL);
+                libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+}
+
+/// Ways into a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// `CLONE_INTO_CGROUP` and writing 0 to the v1 files.
+    Born,
+    /// The child writes 0 everywhere.
+    Joins,
+    /// The parent writes the pid everywhere.
+    Moved,
+}
+
+/// Forks a child that is in the group before `body` starts. The body must not allocate.
+fn fork_in(group: Option<&Group>, way: Way, body: impl FnOnce() -> i32) -> Child {
+    let procs: Vec<RawFd> = group.map_or(Vec::new(), |group| raw(&group.procs()));
+    let joins: Vec<RawFd> = group.map_or(Vec::new(), |group| raw(&group.joins()));
+    let into = group
+        .and_then(Group::into_cgroup)
+        .filter(|_| way == Way::Born);
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    // SAFETY: an all-zero `clone_args` is a valid plain fork.
+    let mut order: libc::clone_args = unsafe { std::mem::zeroed() };
+    order.exit_signal = libc::SIGCHLD as u64;
+    if let Some(into) = into {
+        order.flags = CLONE_INTO_CGROUP;
+        order.cgroup = into.as_raw_fd() as u64;
+    }
+    // SAFETY: a fork with its own address space; the child only makes system calls and runs a body
+    // that does not allocate, then leaves by `_exit`.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw const order,
+            size_of::<libc::clone_args>(),
+        )
+    };
+    assert!(pid >= 0, "clone3: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        // SAFETY: plain system calls on descriptors of ours, in the child.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            let own = match way {
+                Way::Born if into.is_some() => joins.as_slice(),
+                Way::Born | Way::Joins => procs.as_slice(),
+                Way::Moved => &[],
+            };
+            for file in own {
+                if libc::write(*file, b"0".as_ptr().cast(), 1) != 1 {
+                    libc::_exit(99);
+                }
+            }
+            let mut byte = 0_u8;
+            if libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
+                libc::_exit(98);
+            }
+            libc::_exit(body());
+        }
+    }
+    let child = Child {
+        pid: pid as i32,
+        reaped: false,
+    };
+    if way == Way::Moved {
+        for file in group.map_or(Vec::new(), Group::procs) {
+            let text = child.pid.to_string();
+            assert_eq!(rustix::io::write(file, text.as_bytes()), Ok(text.len()));
+        }
+    }
+    rustix::io::write(&write, b"x").unwrap();
+    child
+}
+
+fn raw(files: &[std::os::fd::BorrowedFd<'_>]) -> Vec<RawFd> {
+    files.iter().map(AsRawFd::as_raw_fd).collect()
+}
+
+/// Waits for a level.
+fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < BOUND, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Touches so many bytes and says whether it could.
+fn hog(bytes: usize) -> i32 {
+    // SAFETY: a fresh anonymous mapping, written within its length.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if at == libc::MAP_FAILED {
+            return 2;
+        }
+        for page in (0..bytes).step_by(4096) {
+            at.cast::<u8>().add(page).write_volatile(1);
+        }
+    }
+    0
+}
+
+fn spin() -> i32 {
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+/// Forks without the C library, as a child of a process with several threads must.
+fn bare_fork() -> i64 {
+    // SAFETY: the child only makes system calls.
+    unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }
+}
+
+/// A counter that parent and child share.
+struct Shared(*mut AtomicU32);
+
+impl Shared {
+    fn new() -> Self {
+        // SAFETY: one fresh shared page; zero is a valid counter.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(at.cast())
+    }
+
+    fn get(&self) -> &AtomicU32 {
+        // SAFETY: the mapping lives as long as this process.
+        unsafe { &*self.0 }
+    }
+
+    fn value(&self) -> u32 {
+        self.get().load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn root_has_every_control() {
+    let Some(bench) = Bench::new("root_has_every_control") else {
+        return;
+    };
+    let controls = bench.cgroups.can();
+    eprintln!("{controls:?}\n{:?}", bench.cgroups.places());
+    assert!(controls.memory && controls.pids && controls.cpu && controls.cpu_time);
+}
+
+#[test]
+fn every_way_in_ends_in_every_hierarchy() {
+    let Some(bench) = Bench::new("every_way_in_ends_in_every_hierarchy") else {
+        return;
+    };
+    for way in [Way::Born, Way::Joins, Way::Moved] {
+        let name = format!("{way:?}").to_lowercase();
+        let group = bench.group(&name, GroupLimits::default());
+        let seen = Shared::new();
+        let child = fork_in(Some(&group), way, || {
+            seen.get().store(1, Ordering::SeqCst);
+            spin()
+        });
+        until("child runs", || seen.value() == 1);
+        let place = format!("/leasehold-{}/{name}", bench.instance);
+        let held = child.groups();
+        let held = held.lines().filter(|line| line.ends_with(&place)).count();
+        let shared = raw(&group.procs()).len() - bench.cgroups.places().len();
+        assert_eq!(
+            held + shared,
+            group.procs().len(),
+            "{way:?}: {}",
+            child.groups()
+        );
+        assert!(group.populated().unwrap());
+        assert_eq!(group.usage().pids, Some(1));
+    }
+}
+
+#[test]
+fn memory_is_bounded_and_its_end_is_seen() {
+    let Some(bench) = Bench::new("memory_is_bounded_and_its_end_is_seen") else {
+        return;
+    };
+    const LIMIT: u64 = 32 << 20;
+    let group = bench.group(
+        "hog",
+        GroupLimits {
+            memory_bytes: Some(LIMIT),
+            ..GroupLimits::default()
+        },
+    );
+    let watch = group.oom_watch().unwrap();
+    let ready = |timeout_ms: i64| {
+        let timeout = Timespec {
+            tv_sec: timeout_ms / 1_000,
+            tv_nsec: timeout_ms % 1_000 * 1_000_000,
+        };
+        let mut fds = [PollFd::new(&watch, watch.interest())];
+        poll(&mut fds, Some(&timeout)).unwrap();
+        fds[0].revents().intersects(watch.interest())
+    };
+    assert!(!ready(0), "the watch speaks before anything happened");
+    let mut child = fork_in(Some(&group), Way::Born, || hog(256 << 20));
+    assert!(ready(10_000), "the watch says nothing");
+    assert_eq!(child.end() & 0x7f, libc::SIGKILL);
+    let events = group.events();
+    assert!(events.oom_kills >= 1, "{events:?}");
+    assert_ne!(events.memory_hits, Some(0), "{events:?}");
+    let peak = group.usage().memory_peak_bytes.unwrap_or(LIMIT);
+    assert!(peak > LIMIT / 2 && peak <= LIMIT, "peak {peak}");
+    watch.rearm();
+    until("the watch is quiet", || {
+        watch.rearm();
+        !ready(0)
+    });
+    // Without the limit the same child lives.
+    let free = bench.group("free", GroupLimits::default());
+    assert_eq!(fork_in(Some(&free), Way::Born, || hog(64 << 20)).end(), 0);
+    assert_eq!(free.events().oom_kills, 0);
+}
+
+#[test]
+fn v2_kills_the_whole_group_for_memory() {
+    const TEST: &str = "v2_kills_the_whole_group_for_memory";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    if bench.cgroups.layout() != Layout::V2 {
+        eprintln!("SKIP cgroup::{TEST}: v1 has no group kill; the supervisor's watch does it");
+        return;
+    }
+    let group = bench.group(
+        "hog",
+        GroupLimits {
+            memory_bytes: Some(32 << 20),
+            ..GroupLimits::default()
+        },
+    );
+    let mut bystander = fork_in(Some(&group), Way::Born, spin);
+    let mut child = fork_in(Some(&group), Way::Born, || hog(256 << 20));
+    assert_eq!(child.end() & 0x7f, libc::SIGKILL);
+    assert_eq!(bystander.end() & 0x7f, libc::SIGKILL);
+}
+
+/// Forks until refused; returns how many children it got.
+fn bomb(most: i32) -> i32 {
+    for count in 0..most {
+        match bare_fork() {
+            0 => {
+                spin();
+            }
+            pid if pid < 0 => return count,
+            _ => {}
+        }
+    }
+    most
+}
+
+#[test]
+fn a_fork_bomb_stops_at_the_pids_limit() {
+    let Some(bench) = Bench::new("a_fork_bomb_stops_at_the_pids_limit") else {
+        return;
+    };
+    let group = bench.group(
+        "bomb",
+        GroupLimits {
+            pids: Some(8),
+            ..GroupLimits::default()
+        },
+    );
+    let mut child = fork_in(Some(&group), Way::Born, || bomb(20));
+    assert_eq!(child.end() >> 8, 7, "itself and seven more");
+    assert!(group.events().pids_denied >= 1);
+    group.kill().unwrap();
+    until("empty", || !group.populated().unwrap());
+    let free = bench.group("free", GroupLimits::default());
+    let mut child = fork_in(Some(&free), Way::Born, || bomb(20));
+    assert_eq!(child.end() >> 8, 20, "without the limit it gets them all");
+    assert_eq!(free.events().pids_denied, 0);
+    free.kill().unwrap();
+}
+
+/// Cores used by four spinning processes, over about `secs`.
+fn cores_used(group: &Group, secs: f64) -> f64 {
+    let _spinners: Vec<_> = (0..4)
+        .map(|_| fork_in(Some(group), Way::Born, spin))
+        .collect();
+    let start = Instant::now();
+    let before = group.cpu_micros().unwrap();
+    std::thread::sleep(Duration::from_secs_f64(secs));
+    let used = group.cpu_micros().unwrap() - before;
+    let cores = used as f64 / start.elapsed().as_micros() as f64;
+    group.kill().unwrap();
+    cores
+}
+
+#[test]
+fn the_processor_share_holds_for_small_and_large_shares() {
+    const TEST: &str = "the_processor_share_holds_for_small_and_large_shares";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    for milli in [50, 200, 1_000] {
+        let limits = GroupLimits {
+            cpu_milli: Some(milli),
+            ..GroupLimits::default()
+        };
+        let group = bench.group(&format!("share-{milli}"), limits);
+        let cores = cores_used(&group, 3.0);
+        let share = f64::from(milli) / 1_000.0;
+        eprintln!("share {share}: used {cores:.4} cores, {:?}", group.usage());
+        assert!(cores <= share * 1.1, "share {share}: used {cores:.4}");
+        // A whole core may not be free to be used up on a busy host; small shares always are.
+        assert!(milli > 200 || group.usage().throttled_micros.unwrap() > 0);
+    }
+    let free = bench.group("free", GroupLimits::default());
+    let cores = cores_used(&free, 1.0);
+    assert!(
+        cores > 0.2,
+        "four spinners without a limit used only {cores:.3} cores"
+    );
+}
+
+/// A tree that is hard to kill: children in own sessions that ignore what can be ignored and fork on.
+fn stubborn(count: &AtomicU32) -> i32 {
+    for _ in 0..3 {
+        if bare_fork() == 0 {
+            // SAFETY: plain system calls.
+            unsafe {
+                libc::setsid();
+                for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+            }
+            if bare_fork() == 0 {
+                count.fetch_add(1, Ordering::SeqCst);
+                loop {
+                    // Keeps replacing itself, so that no list of pids is right for long.
+                    if bare_fork() > 0 {
+                        // SAFETY: leaves at once.
+                        unsafe { libc::_exit(0) };
+                    }
+                }
+            }
+            // SAFETY: leaves at once.
+            unsafe { libc::_exit(0) };
+        }
+    }
+    0
+}
+
+#[test]
+fn killing_reaches_what_was_forked_away() {
+    let Some(bench) = Bench::new("killing_reaches_what_was_forked_away") else {
+        return;
+    };
+    for by_listing in [false, true] {
+        let group = bench.group(
+            if by_listing { "listing" } else { "kill" },
+            GroupLimits {
+                pids: Some(64),
+                cpu_milli: Some(500),
+                ..GroupLimits::default()
+            },
+        );
+        let count = Shared::new();
+        let mut child = fork_in(Some(&group), Way::Born, || stubborn(count.get()));
+        assert_eq!(child.end(), 0);
+        until("grandchildren", || count.value() == 3);
+        assert!(group.populated().unwrap(), "they outlive their parent");
+        let start = Instant::now();
+        if by_listing {
+            group.kill_by_listing(BOUND).unwrap();
+        } else {
+            group.kill().unwrap();
+            group.kill().unwrap();
+        }
+        until("empty", || !group.populated().unwrap());
+        eprintln!("by_listing {by_listing}: empty after {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(2));
+        let removed = group.destroy(Duration::from_secs(2));
+        assert!(removed.complete(), "{removed:?}");
+    }
+}
+
+#[test]
+fn i11_removal_converges_from_any_state() {
+    let Some(bench) = Bench::new("i11_removal_converges_from_any_state") else {
+        return;
+    };
+    let group = bench.group("gone", GroupLimits::default());
+    let all = group.try_destroy();
+    assert!(all.complete() && all.removed >= 1 && all.already_gone == 0);
+    let again = group.try_destroy();
+    assert_eq!((again.removed, again.already_gone), (0, all.removed));
+    group.kill().unwrap();
+    assert!(!group.populated().unwrap());
+    assert!(bench.cgroups.open("gone").unwrap().is_none());
+
+    // Half made: one hierarchy lost its directory.
+    let half = bench.group("half", GroupLimits::default());
+    std::fs::remove_dir(bench.cgroups.places()[0].join("half")).unwrap();
+    let swept = bench.cgroups.open("half");
+    if all.removed > 1 {
+        let removed = swept.unwrap().unwrap().destroy(BOUND);
+        assert!(removed.complete() && removed.removed == all.removed - 1);
+    }
+    drop(half);
+
+    // Somebody is inside: it stays, says so, and goes afterwards.
+    let full = bench.group("full", GroupLimits::default());
+    let mut child = fork_in(Some(&full), Way::Born, spin);
+    assert!(!full.try_destroy().complete());
+    full.kill().unwrap();
+    let removed = full.destroy(BOUND);
+    assert!(removed.complete(), "{removed:?}");
+    assert_eq!(child.end() & 0x7f, libc::SIGKILL);
+
+    let taken = bench.group("taken", GroupLimits::default());
+    let refused = bench.cgroups.create("taken", &GroupLimits::default());
+    match refused {
+        Err(CgroupError::Create { source, .. }) => {
+            assert_eq!(source.kind(), std::io::ErrorKind::AlreadyExists);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        bench.cgroups.open("taken").unwrap().is_some(),
+        "undo took a group of another"
+    );
+    drop(taken);
+}
+
+#[test]
+fn i3_a_successor_finds_what_is_left_wherever_it_was_made() {
+    let Some(bench) = Bench::new("i3_a_successor_finds_what_is_left_wherever_it_was_made") else {
+        return;
+    };
+    let group = bench.group("left", GroupLimits::default());
+    let mut child = fork_in(Some(&group), Way::Born, spin);
+    drop(group);
+    let successor = Cgroups::discover(&bench.instance).unwrap();
+    assert_eq!(successor.list().unwrap(), ["left"]);
+    let found = successor.open("left").unwrap().unwrap();
+    assert!(found.populated().unwrap());
+    found.kill().unwrap();
+    assert!(found.destroy(BOUND).complete());
+    assert_eq!(child.end() & 0x7f, libc::SIGKILL);
+    assert!(successor.list().unwrap().is_empty());
+
+    // A predecessor that was started in another group made its directory there.
+    let beside = bench.cgroups.places()[0]
+        .parent()
+        .unwrap()
+        .join(format!("other-{}", bench.instance));
+    let base = beside.join(format!("leasehold-{}", bench.instance));
+    std::fs::create_dir(&beside).unwrap();
+    std::fs::create_dir(&base).unwrap();
+    std::fs::create_dir(base.join("astray")).unwrap();
+    let successor = Cgroups::discover(&bench.instance).unwrap();
+    let listed = successor.list();
+    let removed = successor
+        .open("astray")
+        .map(|group| group.map(|group| group.destroy(BOUND)));
+    let still = base.exists();
+    let _ = std::fs::remove_dir(base.join("astray"));
+    let _ = std::fs::remove_dir(&base);
+    std::fs::remove_dir(&beside).unwrap();
+    assert_eq!(listed.unwrap(), ["astray"]);
+    let removed = removed.unwrap().unwrap();
+    assert_eq!((removed.removed, removed.complete()), (1, true));
+    assert!(!still, "the directory of the predecessor stays behind");
+}
+
+/// Status of opening, and its errno.
+fn try_open(path: &std::ffi::CStr) -> i32 {
+    // SAFETY: plain system call with a C string.
+    unsafe {
+        if libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NONBLOCK) >= 0 {
+            0
+        } else {
+            *libc::__errno_location()
+        }
+    }
+}
+
+#[test]
+fn only_harmless_devices_open() {
+    const TEST: &str = "only_harmless_devices_open";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    if !bench.needs(TEST, "devices", |controls| controls.devices) {
+        return;
+    }
+    let group = bench.group("dev", GroupLimits::default());
+    let node = std::env::temp_dir().join(format!("node-{}", bench.instance));
+    let node = std::ffi::CString::new(node.into_os_string().into_encoded_bytes()).unwrap();
+    let open = |group, path: &'static std::ffi::CStr| {
+        fork_in(group, Way::Born, || try_open(path)).end() >> 8
+    };
+    let make = |group| {
+        let node = node.clone();
+        fork_in(group, Way::Born, || {
+            let device = libc::makedev(1, 3);
+            // SAFETY: plain system calls with a C string.
+            let made = unsafe { libc::mknod(node.as_ptr(), libc::S_IFCHR | 0o600, device) };
+            // SAFETY: as above.
+            unsafe { libc::unlink(node.as_ptr()) };
+            made.unsigned_abs() as i32
+        })
+        .end()
+            >> 8
+    };
+    for path in [c"/dev/null", c"/dev/zero", c"/dev/urandom"] {
+        assert_eq!(open(Some(&group), path), 0, "{path:?}");
+    }
+    assert_eq!(open(Some(&group), c"/dev/kmsg"), libc::EPERM);
+    assert_eq!(make(Some(&group)), 1, "a node was made");
+    assert_eq!(open(None, c"/dev/kmsg"), 0, "outside the group it opens");
+    assert_eq!(make(None), 0, "outside the group a node can be made");
+}
+
+#[test]
+fn freezing_stops_and_thawing_goes_on() {
+    const TEST: &str = "freezing_stops_and_thawing_goes_on";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    if !bench.needs(TEST, "freeze", |controls| controls.freeze) {
+        return;
+    }
+    let group = bench.group("ice", GroupLimits::default());
+    let count = Shared::new();
+    let mut child = fork_in(Some(&group), Way::Born, || {
+        loop {
+            count.get().fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    until("counting", || count.value() > 1_000);
+    group.freeze(true).unwrap();
+    let frozen = count.value();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(count.value(), frozen);
+    group.freeze(false).unwrap();
+    until("counting again", || count.value() != frozen);
+    group.freeze(true).unwrap();
+    group.kill().unwrap();
+    if group.into_cgroup().is_none() {
+        group.freeze(false).unwrap();
+    }
+    assert_eq!(
+        child.end() & 0x7f,
+        libc::SIGKILL,
+        "a frozen group can be killed"
+    );
+}
+
+#[test]
+fn limits_can_be_raised_and_lowered() {
+    let Some(bench) = Bench::new("limits_can_be_raised_and_lowered") else {
+        return;
+    };
+    let limits = |mib: u64, pids: u32, cpu: u32| GroupLimits {
+        memory_bytes: Some(mib << 20),
+        pids: Some(pids),
+        cpu_milli: Some(cpu),
+    };
+    let group = bench.group("claim", limits(64, 10, 500));
+    for next in [
+        limits(256, 100, 2_000),
+        limits(16, 3, 10),
+        limits(64, 10, 500),
+    ] {
+        group.set_limits(&next).unwrap();
+        let mut child = fork_in(Some(&group), Way::Joins, || {
+            bomb(3) + 10 * i32::from(hog(4 << 20) == 0)
+        });
+        let got = if next.pids == Some(3) { 12 } else { 13 };
+        let status = child.end();
+        assert_eq!(status, got << 8, "{next:?}: {:?}", group.events());
+        group.kill().unwrap();
+        // The dead count until somebody reaps them.
+        until("empty", || group.usage().pids == Some(0));
+    }
+}
+
+/// Entry of a child of this binary that runs as an ordinary user; a plain test run passes it by.
+#[test]
+fn entry_as_user() {
+    let Ok(mode) = std::env::var(AS_USER) else {
+        return;
+    };
+    assert!(!rustix::process::geteuid().is_root());
+    let cgroups = Cgroups::discover(&format!("u{}", std::process::id())).unwrap();
+    let controls = cgroups.can().clone();
+    eprintln!("as user, {mode}: {} {controls:?}", cgroups.layout().word());
+    let limits = GroupLimits {
+        memory_bytes: Some(32 << 20),
+        pids: Some(5),
+        cpu_milli: Some(500),
+    };
+    if mode == "bare" {
+        assert!(!controls.memory && !controls.pids && !controls.cpu);
+        assert!(!controls.reason("memory").is_empty());
+        let refused = cgroups.create("none", &limits).unwrap_err();
+        assert!(matches!(refused, CgroupError::NotHere { .. }), "{refused}");
+        if cgroups.layout() == Layout::None {
+            let group = cgroups.create("none", &GroupLimits::default()).unwrap();
+            assert!(
+                group.populated().is_err(),
+                "unknown must not pass for empty"
+            );
+            assert!(group.kill().is_err());
+        }
+    } else {
+        assert!(
+            controls.memory && controls.pids && controls.cpu,
+            "{controls:?}"
+        );
+        let group = cgroups.create("mine", &limits).unwrap();
+        let mut child = fork_in(Some(&group), Way::Born, || bomb(10));
+        assert_eq!(child.end() >> 8, 4);
+        group.kill().unwrap();
+        assert!(group.destroy(BOUND).complete());
+    }
+    cgroups.remove_base();
+}
+
+/// A copy of this binary where any user can run it.
+fn public_copy(instance: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let copy = std::env::temp_dir().join(format!("cgroup-test-{instance}"));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    copy
+}
+
+/// Runs [`entry_as_user`] as uid 1000 with itself moved to `tasks` first.
+fn run_as_user(copy: &Path, mode: &str, tasks: &[PathBuf]) -> (bool, String) {
+    let files: Vec<OwnedFd> = tasks
+        .iter()
+        .map(|path| {
+            std::fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .into()
+        })
+        .collect();
+    let mut command = std::process::Command::new(copy);
+    command
+        .args([
+            "--exact",
+            "entry_as_user",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(AS_USER, mode)
+        .current_dir("/")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .uid(1000)
+        .gid(1000);
+    let raws: Vec<RawFd> = files.iter().map(|file| file.as_fd().as_raw_fd()).collect();
+    // `pre_exec` runs after the uid changed; the files were opened by root, and that is what counts.
+    // SAFETY: the closure only writes to open descriptors.
+    unsafe {
+        command.pre_exec(move || {
+            for file in &raws {
+                if libc::write(*file, b"0".as_ptr().cast(), 1) != 1 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    (output.status.success(), text)
+}
+
+#[test]
+fn an_ordinary_user_without_delegation_is_told_what_is_missing() {
+    let Some(bench) = Bench::new("an_ordinary_user_without_delegation_is_told_what_is_missing")
+    else {
+        return;
+    };
+    let copy = public_copy(&bench.instance);
+    let (good, text) = run_as_user(&copy, "bare", &[]);
+    let _ = std::fs::remove_file(&copy);
+    eprintln!("{text}");
+    assert!(good && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn an_ordinary_user_uses_what_is_delegated() {
+    let Some(bench) = Bench::new("an_ordinary_user_uses_what_is_delegated") else {
+        return;
+    };
+    let group = bench.group("lent", GroupLimits::default());
+    let mut tasks = Vec::new();
+    let mut made = Vec::new();
+    for place in bench.cgroups.places() {
+        let lent = place.join("lent");
+        let v2 = lent.join("cgroup.controllers").exists();
+        if v2 {
+            // Groups of ours may hold no groups, and lend no controllers.
+            std::fs::write(place.join("cgroup.max.depth"), "max").unwrap();
+            let controllers = std::fs::read_to_string(lent.join("cgroup.controllers")).unwrap();
+            for name in controllers.split_whitespace() {
+                std::fs::write(lent.join("cgroup.subtree_control"), format!("+{name}")).unwrap();
+            }
+        }
+        let inner = lent.join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        for dir in [&lent, &inner] {
+            std::os::unix::fs::chown(dir, Some(1000), Some(1000)).unwrap();
+            for file in [
+                "cgroup.procs",
+                "cgroup.subtree_control",
+                "cgroup.threads",
+                "tasks",
+            ] {
+                let file = dir.join(file);
+                if file.exists() {
+                    std::os::unix::fs::chown(file, Some(1000), Some(1000)).unwrap();
+                }
+            }
+        }
+        tasks.push(inner.join(if v2 { "cgroup.procs" } else { "tasks" }));
+        made.push(inner);
+    }
+    let copy = public_copy(&bench.instance);
+    let (good, text) = run_as_user(&copy, "lent", &tasks);
+    let _ = std::fs::remove_file(&copy);
+    for inner in made {
+        std::fs::remove_dir(inner).unwrap();
+    }
+    eprintln!("{text}");
+    assert!(good && text.contains("1 passed"), "{text}");
+    assert!(group.destroy(BOUND).complete());
+}
+
+/// Not a promise, a look: what the ways in cost when nobody moved anything for a while.
+#[test]
+fn the_ways_in_are_timed() {
+    let Some(bench) = Bench::new("the_ways_in_are_timed") else {
+        return;
+    };
+    let quiet = Duration::from_millis(60);
+    for way in [Way::Moved, Way::Joins, Way::Born] {
+        let mut times = Vec::new();
+        for round in 0..5 {
+            let group = bench.group(
+                &format!("{way:?}-{round}").to_lowercase(),
+                GroupLimits::default(),
+            );
+            let (mut read, write) = std::io::pipe().unwrap();
+            let write: OwnedFd = write.into();
+            std::thread::sleep(quiet);
+            let start = Instant::now();
+            let mut child = fork_in(Some(&group), way, || {
+                // SAFETY: one byte from a static.
+                unsafe { libc::write(write.as_raw_fd(), b"x".as_ptr().cast(), 1) };
+                0
+            });
+            read.read_exact(&mut [0]).unwrap();
+            times.push(start.elapsed());
+            child.end();
+        }
+        times.sort_unstable();
+        eprintln!(
+            "{way:?}: fork to first word {:?} (median of 5, cold)",
+            times[2]
+        );
+    }
+    std::thread::sleep(quiet);
+    eprintln!("warm_attach: cold {:?}", warm_attach().unwrap());
+    eprintln!("warm_attach: again {:?}", warm_attach().unwrap());
+    let start = Instant::now();
+    let limits = GroupLimits {
+        memory_bytes: Some(64 << 20),
+        pids: Some(64),
+        cpu_milli: Some(500),
+    };
+    for round in 0..50 {
+        let group = bench.group(&format!("cost-{round}"), limits);
+        assert!(group.try_destroy().complete());
+    }
+    eprintln!("create with limits and destroy: {:?}", start.elapsed() / 50);
+    let start = Instant::now();
+    for _ in 0..20 {
+        Cgroups::discover(&bench.instance).unwrap();
+    }
+    eprintln!("discover: {:?}", start.elapsed() / 20);
+    // SAFETY: -1 is no descriptor; this only shows that descriptors are not leaked by the loop above.
+    let next = unsafe { libc::dup(2) };
+    assert!(next < 200, "descriptors leak: next is {next}");
+    // SAFETY: it was made by the call above.
+    drop(unsafe { OwnedFd::from_raw_fd(next) });
+}
