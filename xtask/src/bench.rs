@@ -15,7 +15,7 @@ use crate::{setup, step, tree};
 pub(crate) fn run(words: &[&str]) -> Result<Tally> {
     let mut tally = setup::run(&setup::TESTS)?;
     let hour = Duration::from_secs(3600);
-    let mut build = Command::new(env!("CARGO"));
+    let mut build = step::cargo();
     build
         .args(["build", "--release", "-p", "leasehold"])
         .current_dir(tree::root());

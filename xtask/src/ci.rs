@@ -84,7 +84,7 @@ fn check(tally: &mut Tally, name: &str, mut command: Command) -> Result<bool> {
 }
 
 fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = step::cargo();
     command.args(args).current_dir(tree::root());
     command
 }

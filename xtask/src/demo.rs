@@ -22,7 +22,7 @@ const LIMIT_ENDED_IT: i32 = 137;
 pub(crate) fn run() -> Result<Tally> {
     let mut tally = setup::run(&setup::DEMO)?;
     tally.passed = 0;
-    let mut build = Command::new(env!("CARGO"));
+    let mut build = step::cargo();
     build
         .args(["build", "-p", "leasehold"])
         .current_dir(tree::root());

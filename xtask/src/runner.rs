@@ -41,7 +41,8 @@ impl Runner {
         };
         let mut command = Command::new("sh");
         command
-            .args(["-c", "exec \"$@\" 2>&1", "sh", env!("CARGO")])
+            .args(["-c", "exec \"$@\" 2>&1", "sh"])
+            .arg(step::cargo().get_program())
             .args(head)
             .args(chosen)
             .args(tail)

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -39,7 +38,7 @@ const FREE_OF: [(&str, &[&str]); 4] = [
 /// What `cargo metadata` says of this work tree, resolved.
 pub(super) fn metadata(root: &Path) -> Result<Value> {
     let text = step::output(
-        Command::new(env!("CARGO"))
+        step::cargo()
             .args(["metadata", "--format-version", "1"])
             .current_dir(root),
     )?;

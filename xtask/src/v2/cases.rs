@@ -3,7 +3,6 @@
 //! A new case goes into [`pack`]: add its program to the tree and a [`Case`] to the list.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -65,16 +64,49 @@ pub(super) fn pack(guest: &mut Tree, tally: &mut Tally) -> Result<Vec<Case>> {
     if tree::root().join("crates/jail/tests/cgroup.rs").is_file() {
         let binary = test_binary("leasehold-jail", "cgroup")?;
         pack::program(guest, &binary, "guest/cgroup")?;
-        for who in ["root", "user"] {
+        // As root alone: it starts itself as an ordinary user where a test is about one.
+        cases.push(case(
+            "jail-cgroup",
+            "root",
+            300,
+            "/guest/cgroup --test-threads=1 --nocapture",
+        ));
+    }
+    end_to_end(guest, &mut cases)?;
+    Ok(cases)
+}
+
+/// The end-to-end tests against the built binary, as root and as an ordinary user with a delegated
+/// subtree. What they need and the guest has not (an interpreter, a compiler) is a skip of theirs;
+/// compiled helpers are packed where an earlier run on this machine left them.
+fn end_to_end(guest: &mut Tree, cases: &mut Vec<Case>) -> Result<()> {
+    let mut build = step::cargo();
+    build
+        .args(["build", "-p", "leasehold"])
+        .current_dir(tree::root());
+    println!("{}", step::shown(&build));
+    step::output(&mut build)?;
+    let binary = tree::target().join("debug/leasehold");
+    pack::program(guest, &binary, "guest/leasehold")?;
+    pack::program(guest, &test_binary("leasehold-e2e", "it")?, "guest/it")?;
+    let helpers = tree::target().join("e2e/helpers");
+    if helpers.is_dir() {
+        pack::folder(guest, &helpers, "guest/helpers")?;
+    }
+    for who in ["root", "user"] {
+        for module in ["ends", "streams", "visible", "workspace", "crash", "probes"] {
             cases.push(case(
-                &format!("jail-cgroup-{who}"),
+                &format!("e2e-{module}-{who}"),
                 who,
-                300,
-                "/guest/cgroup --test-threads=1 --nocapture",
+                400,
+                &format!(
+                    "LEASEHOLD_BIN=/guest/leasehold LEASEHOLD_HELPERS=/guest/helpers LEASEHOLD_SKIPS=/tmp/skips-{who} \
+                     /guest/it {module} --test-threads=2"
+                ),
             ));
         }
     }
-    Ok(cases)
+    Ok(())
 }
 
 fn case(name: &str, who: &'static str, limit_s: u64, command: &str) -> Case {
@@ -89,7 +121,7 @@ fn case(name: &str, who: &'static str, limit_s: u64, command: &str) -> Case {
 
 /// Builds one integration test and returns where cargo put it.
 fn test_binary(package: &str, test: &str) -> Result<PathBuf> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = step::cargo();
     command
         .args([
             "test",

@@ -74,6 +74,7 @@ mod tests {
         for line in [
             "::begin a",
             "test x ... ok",
+            "test a::y ... SKIP a::y: no loop device",
             "SKIP a::y: no loop device",
             "::end a 0 3",
             "::begin b",

@@ -2,40 +2,63 @@
 
 use std::time::Duration;
 
-use leasehold_e2e::Instance;
-use serde_json::Value;
+use leasehold_e2e::{Instance, Need, need};
+use rustix::process::Signal;
 
-#[track_caller]
-fn reason(record: &Value) -> &str {
-    record["end"]["reason"]
-        .as_str()
-        .unwrap_or_else(|| panic!("no end in {record:#}"))
-}
+use crate::record::{assert_clean, assert_nothing_left, exceeded, reason};
 
-/// Every record says what was seen after removal, and that it was clean.
-#[track_caller]
-fn assert_clean(record: &Value) {
-    let residues = record["cleanup"]["residues"].as_array();
-    let residues = residues.unwrap_or_else(|| panic!("no cleanup inventory in {record:#}"));
-    assert!(
-        !residues.is_empty(),
-        "an empty inventory proves nothing: {record:#}"
-    );
-    for residue in residues {
-        assert_eq!(residue["clean"], true, "{record:#}");
-    }
-}
+const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn success_is_completed_and_clean() {
+fn success_is_completed_and_nothing_is_left() {
     let instance = Instance::new();
     let outcome = instance.run(["--", "true"]).status_is(0);
     assert!(outcome.stdout.is_empty(), "{}", outcome.story());
     let record = instance.last_record();
     assert_eq!(reason(&record), "completed");
     assert_clean(&record);
-    let left = instance.stopped_inventory();
-    assert!(left.is_empty(), "{left}");
+    assert_nothing_left(&instance);
+}
+
+/// The control of every "nothing is left": while a sandbox lives, the inventory does see it.
+#[test]
+fn the_inventory_sees_a_live_sandbox() {
+    let instance = Instance::new();
+    let run = instance.start(["run", "--", "sh", "-c", "echo up; sleep 30"]);
+    run.await_out("up", SOON);
+    let live = instance.inventory();
+    assert!(live.count("processes") >= 3, "{live}");
+    assert!(live.count("sockets") >= 1, "{live}");
+    assert!(live.count("scratch") >= 1, "{live}");
+    run.signal(Signal::INT);
+    run.wait(SOON).status_is(130);
+    assert_clean(&instance.last_record());
+    assert_nothing_left(&instance);
+}
+
+#[test]
+fn every_stage_has_its_time_in_order() {
+    let instance = Instance::new();
+    let record = instance.record_of(&[], "true");
+    let stages: Vec<&str> = record["stages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|stage| stage["stage"].as_str())
+        .collect();
+    assert_eq!(
+        stages,
+        [
+            "allocate",
+            "initialize",
+            "inject",
+            "execute",
+            "collect",
+            "destroy",
+            "cleanup"
+        ],
+        "{record:#}"
+    );
 }
 
 #[test]
@@ -46,6 +69,8 @@ fn a_failing_command_gives_its_own_status() {
     instance.sh(&[], "kill -SEGV $$").status_is(128 + 11);
     instance.run(["--", "/no/such/command"]).status_is(127);
     instance.run(["--", "/etc/passwd"]).status_is(126);
+    instance.run(["--", "no-such-command"]).status_is(127);
+    assert_nothing_left(&instance);
 }
 
 #[test]
@@ -59,7 +84,12 @@ fn the_wall_limit_ends_a_stubborn_command_and_keeps_its_output() {
         .status_is(124);
     assert!(outcome.out().contains("before"), "{}", outcome.story());
     assert!(
-        outcome.elapsed < Duration::from_secs(10),
+        outcome.elapsed >= Duration::from_secs(1),
+        "{}",
+        outcome.story()
+    );
+    assert!(
+        outcome.elapsed < Duration::from_secs(8),
         "{}",
         outcome.story()
     );
@@ -69,14 +99,256 @@ fn the_wall_limit_ends_a_stubborn_command_and_keeps_its_output() {
 }
 
 #[test]
-fn a_memory_hog_ends_for_memory_and_is_told_so() {
+fn a_polite_command_may_end_within_the_grace() {
     let instance = Instance::new();
     let outcome = instance
-        .sh(&["--memory", "64M"], "x=a; while :; do x=$x$x; done")
-        .status_is(137);
+        .sh(
+            &["--timeout", "500ms", "--grace", "10s"],
+            "trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done",
+        )
+        .status_is(124);
+    assert!(outcome.out().contains("bye"), "{}", outcome.story());
+    assert!(
+        outcome.elapsed < Duration::from_secs(8),
+        "{}",
+        outcome.story()
+    );
+}
+
+#[test]
+fn a_memory_hog_ends_for_memory_and_is_told_so() {
+    let instance = Instance::new();
+    let hog = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
+    let outcome = instance.sh(&["--memory", "64M"], hog).status_is(137);
     assert!(outcome.err().contains("memory"), "{}", outcome.story());
     let record = instance.last_record();
-    assert_eq!(reason(&record), "resource_exceeded");
-    assert_eq!(record["end"]["which"], "memory", "{record:#}");
+    assert_eq!(exceeded(&record), "memory");
+    assert_eq!(record["end"]["limit"], 64 << 20, "{record:#}");
     assert_clean(&record);
+    assert_nothing_left(&instance);
+}
+
+/// Signal 9 from inside is no memory end: the host's counters decide, not the number.
+#[test]
+fn a_kill_from_inside_is_not_taken_for_the_memory_limit() {
+    let instance = Instance::new();
+    instance
+        .sh(&["--memory", "64M"], "kill -KILL $$")
+        .status_is(137);
+    assert_eq!(reason(&instance.last_record()), "tool_error");
+}
+
+#[test]
+fn a_fork_bomb_that_fails_ends_for_pids() {
+    let instance = Instance::new();
+    let bomb = "i=0; while [ $i -lt 64 ]; do sleep 20 & i=$((i+1)); done; echo unbounded";
+    let outcome = instance.sh(&["--pids", "16"], bomb).status_is(137);
+    assert!(!outcome.out().contains("unbounded"), "{}", outcome.story());
+    let record = instance.last_record();
+    assert_eq!(exceeded(&record), "pids");
+    assert_clean(&record);
+    // Without that limit the same bomb gets through.
+    let outcome = instance.sh(&["--pids", "128"], bomb).status_is(0);
+    assert!(outcome.out().contains("unbounded"), "{}", outcome.story());
+    assert_nothing_left(&instance);
+}
+
+#[test]
+fn a_full_disk_is_named_when_the_command_fails_of_it() {
+    let instance = Instance::new();
+    let fill = "dd if=/dev/zero of=/workspace/big bs=1048576 count=64 2>/dev/null";
+    instance.sh(&["--disk", "16M"], fill).status_is(137);
+    assert_eq!(exceeded(&instance.last_record()), "disk");
+    let survives = format!("{fill}; echo full; exit 0");
+    let outcome = instance.sh(&["--disk", "16M"], &survives).status_is(0);
+    assert!(outcome.out().contains("full"), "{}", outcome.story());
+    let record = instance.last_record();
+    assert_eq!(record["limits_hit"][0]["which"], "disk", "{record:#}");
+    instance
+        .sh(&["--disk", "128M", "--memory", "512M"], fill)
+        .status_is(0);
+}
+
+#[test]
+fn inodes_are_bounded_apart_from_bytes() {
+    let instance = Instance::new();
+    let many = "i=0; while [ $i -lt 400 ]; do : > /workspace/$i || exit 1; i=$((i+1)); done";
+    instance.sh(&["--inodes", "200"], many).status_is(137);
+    assert_eq!(exceeded(&instance.last_record()), "inodes");
+    instance.sh(&["--inodes", "1000"], many).status_is(0);
+}
+
+#[test]
+fn processor_time_is_bounded() {
+    let instance = Instance::new();
+    let outcome = instance
+        .sh(
+            &["--cpu-time", "1s", "--timeout", "30s"],
+            "while :; do :; done",
+        )
+        .status_is(137);
+    assert!(
+        outcome.elapsed < Duration::from_secs(15),
+        "{}",
+        outcome.story()
+    );
+    assert_eq!(exceeded(&instance.last_record()), "cpu");
+}
+
+#[test]
+fn the_processor_share_bites() {
+    let instance = Instance::new();
+    let record = instance.record_of(&["--cpu", "0.2", "--timeout", "3s"], "while :; do :; done");
+    assert_eq!(reason(&record), "timeout", "{record:#}");
+    let used = record["usage"]["cpu_micros"].as_u64().unwrap_or(u64::MAX);
+    // A fifth of three seconds and the grace, with slack for the quota's period.
+    assert!(used < 1_500_000, "used {used} µs: {record:#}");
+    let throttled = record["usage"]["throttled_micros"].as_u64().unwrap_or(0);
+    assert!(throttled > 0, "never throttled: {record:#}");
+}
+
+#[test]
+fn output_beyond_its_limit_is_cut_or_ends_the_run() {
+    let instance = Instance::new();
+    let flood = "yes 0123456 | head -c 4000000; echo; echo done >&2";
+    let outcome = instance.sh(&["--output-limit", "1M"], flood).status_is(0);
+    assert!(
+        outcome.stdout.len() <= 1 << 20,
+        "{} bytes",
+        outcome.stdout.len()
+    );
+    assert!(outcome.err().contains("done"), "{}", outcome.story());
+    let record = instance.last_record();
+    assert_eq!(record["stdout"]["truncated"], true, "{record:#}");
+    assert_eq!(record["stdout"]["kept"], 1 << 20, "{record:#}");
+    assert_eq!(record["stdout"]["written"], 4_000_001, "{record:#}");
+    let flags = ["--output-limit", "1M", "--on-output-limit", "kill"];
+    instance.sh(&flags, "yes; sleep 60").status_is(137);
+    assert_eq!(exceeded(&instance.last_record()), "output");
+}
+
+#[test]
+fn an_interrupt_cancels_with_grace_and_a_second_one_at_once() {
+    let instance = Instance::new();
+    let polite = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done";
+    let run = instance.start(["run", "--", "sh", "-c", polite]);
+    run.await_out("up", SOON);
+    run.signal(Signal::INT);
+    let outcome = run.wait(SOON).status_is(130);
+    assert!(outcome.out().contains("bye"), "{}", outcome.story());
+    assert_eq!(reason(&instance.last_record()), "cancelled");
+
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+    let run = instance.start(["run", "--grace", "60s", "--", "sh", "-c", stubborn]);
+    run.await_out("up", SOON);
+    run.signal(Signal::INT);
+    std::thread::sleep(Duration::from_millis(300));
+    run.signal(Signal::INT);
+    run.wait(SOON).status_is(130);
+    assert_nothing_left(&instance);
+}
+
+#[test]
+fn a_limit_that_makes_no_sense_is_refused_with_its_name() {
+    let instance = Instance::new();
+    for (flag, value) in [
+        ("--memory", "0"),
+        ("--memory", "12Q"),
+        ("--cpu", "-1"),
+        ("--cpu", "NaN"),
+        ("--timeout", "soon"),
+        ("--pids", "99999999999999999999"),
+    ] {
+        let outcome = instance
+            .run([&format!("{flag}={value}"), "--", "true"])
+            .status_is(2);
+        let told = outcome.err();
+        assert!(
+            told.contains(&flag[2..]),
+            "{flag} {value}: {}",
+            outcome.story()
+        );
+    }
+    let untouched = instance.inventory();
+    assert_eq!(untouched.count("processes"), 0, "{untouched}");
+}
+
+#[test]
+fn a_boundary_that_is_not_there_is_refused_never_weakened() {
+    let instance = Instance::new();
+    for (flag, value) in [("--isolation", "microvm"), ("--trust", "untrusted")] {
+        let outcome = instance.run([flag, value, "--", "true"]);
+        assert!(
+            outcome.status == 125 || outcome.status == 2,
+            "{}",
+            outcome.story()
+        );
+    }
+}
+
+#[test]
+fn runs_are_shown_after_they_are_gone() {
+    let instance = Instance::new();
+    instance.sh(&[], "echo kept; exit 3").status_is(3);
+    let record = instance.last_record();
+    let run = record["run"].as_str().unwrap_or_default();
+    assert!(instance.cli(["runs"]).status_is(0).out().contains(run));
+    let shown = instance.cli(["show", run]).status_is(0).out();
+    assert!(shown.contains("exit status 3"), "{shown}");
+    let json = instance.cli(["show", run, "--json"]).status_is(0).json();
+    assert_eq!(json["run"], record["run"]);
+    assert_eq!(instance.cli(["logs", run]).status_is(0).out(), "kept\n");
+    assert_ne!(instance.cli(["show", "r-no-such-run"]).status, 0);
+}
+
+/// No value of the environment is in the record, not even for a failed run (invariant I8).
+#[test]
+fn i8_values_of_the_environment_are_nowhere_in_the_state() {
+    let instance = Instance::new();
+    let canary = "canary-5e0c1b";
+    let outcome = instance
+        .sh(
+            &["--env", &format!("TOKEN={canary}")],
+            "test -n \"$TOKEN\"; exit 9",
+        )
+        .status_is(9);
+    assert!(!outcome.err().contains(canary));
+    let record = instance.last_record();
+    assert!(record.to_string().contains("TOKEN"), "{record:#}");
+    let found = grep(&instance.state(), canary);
+    assert!(found.is_empty(), "in {found:?}");
+}
+
+fn grep(folder: &std::path::Path, word: &str) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(grep(&path, word));
+        } else if std::fs::read(&path).is_ok_and(|bytes| {
+            bytes
+                .windows(word.len())
+                .any(|window| window == word.as_bytes())
+        }) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn an_ordinary_user_gets_the_same_ends() {
+    let name = "ends::an_ordinary_user_gets_the_same_ends";
+    if !need(name, &[Need::Root, Need::Program("setpriv")]) {
+        return;
+    }
+    let instance = Instance::of(leasehold_e2e::Who::Ordinary);
+    instance.sh(&[], "exit 7").status_is(7);
+    let record = instance.last_record();
+    assert_eq!(record["contract"]["posture"]["maker"], "user", "{record:#}");
+    assert_clean(&record);
+    instance
+        .sh(&["--timeout", "500ms", "--grace", "100ms"], "sleep 30")
+        .status_is(124);
+    assert_nothing_left(&instance);
 }

@@ -7,8 +7,20 @@
 //! - `workspace`: workspace modes, artifacts, export.
 //! - `crash`: who dies when, and what is left.
 //! - `probes_*`: hostile guests, by the number of the probe they answer.
+//! - `record`: reading records in assertions; no tests.
 //!
 //! Every test takes an [`leasehold_e2e::Instance`] of its own, so all may run at once. A test that
 //! cannot run on a machine calls [`leasehold_e2e::need`] first.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a panic in a test is its failure"
+)]
+
+mod crash;
 mod ends;
+mod record;
+mod streams;
+mod visible;
+mod workspace;

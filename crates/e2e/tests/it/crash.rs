@@ -1,0 +1,157 @@
+//! Who dies when, and what is left: the command line, the supervisor, init, at each stage of a run.
+//!
+//! The stages are held by `LEASEHOLD_HOLD`, which only builds with debug assertions read.
+
+use std::time::Duration;
+
+use leasehold_e2e::{Instance, Running, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::record::{assert_clean, assert_nothing_left, reason};
+
+const SOON: Duration = Duration::from_secs(20);
+const STAGES: [&str; 7] = [
+    "allocate",
+    "initialize",
+    "inject",
+    "execute",
+    "collect",
+    "destroy",
+    "cleanup",
+];
+
+/// How long a run is held at the end of a stage.
+const HOLD_MS: u32 = 1500;
+
+fn held(instance: &Instance, stage: &str) -> Running {
+    let mut command = instance.command(["run", "--timeout", "20s", "--", "sh", "-c", "echo ran"]);
+    command.env("LEASEHOLD_HOLD", format!("{stage}:{HOLD_MS}"));
+    Running::start(&mut command, None)
+}
+
+/// Waits until the newest record shows that `stage` is over, which is where the run is held.
+fn await_stage(instance: &Instance, stage: &str) {
+    let runs = instance.state().join("runs");
+    until(&format!("a run held at {stage}"), SOON, || {
+        let run = std::fs::read_dir(&runs).ok()?.flatten().next()?;
+        let text = std::fs::read_to_string(run.path().join("record.json")).ok()?;
+        // The record of a run that is over shows the stage as well.
+        (text.contains(&format!("\"{stage}\"")) || instance.inventory().count("scratch") > 0)
+            .then_some(())
+    });
+}
+
+fn kill(pid: u32) {
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_run_outlives_its_command_line_and_is_completed() {
+    for stage in STAGES {
+        let instance = Instance::new();
+        let run = held(&instance, stage);
+        await_stage(&instance, stage);
+        kill(run.pid());
+        run.wait(SOON);
+        let record = instance.last_record();
+        assert_clean(&record);
+        assert_nothing_left(&instance);
+    }
+}
+
+/// Whoever comes next sweeps what a dead supervisor left and completes its record (P84).
+#[test]
+fn a_killed_supervisor_leaves_nothing_after_the_next_call() {
+    for stage in STAGES {
+        let instance = Instance::new();
+        let run = held(&instance, stage);
+        await_stage(&instance, stage);
+        let supervisor = instance.supervisor().expect("a supervisor");
+        kill(supervisor);
+        let outcome = run.wait(SOON);
+        assert!(
+            matches!(outcome.status, 0 | 125),
+            "{stage}: {}",
+            outcome.story()
+        );
+        instance.cli(["sweep"]).status_is(0);
+        let record = instance.last_record();
+        assert!(
+            matches!(reason(&record), "host_lost" | "completed"),
+            "{stage}: {record:#}"
+        );
+        assert_clean(&record);
+        assert_nothing_left(&instance);
+    }
+}
+
+#[test]
+fn a_dead_supervisor_takes_its_sandboxes_along() {
+    let instance = Instance::new();
+    let run = instance.start(["run", "--", "sh", "-c", "echo up; sleep 60"]);
+    run.await_out("up", SOON);
+    let before = instance.inventory();
+    assert!(before.count("processes") >= 3, "{before}");
+    kill(instance.supervisor().expect("a supervisor"));
+    run.wait(SOON).status_is(125);
+    until("no process of the sandbox", Duration::from_secs(5), || {
+        let now = instance.inventory();
+        now.all("processes")
+            .iter()
+            .all(|process| !process.contains("sleep"))
+            .then_some(())
+    });
+    let record = instance.last_record();
+    assert_eq!(reason(&record), "host_lost");
+    assert_nothing_left(&instance);
+}
+
+/// Init ends when somebody kills it from the host; the run says so, and nothing is left.
+#[test]
+fn a_killed_init_is_a_crash() {
+    let instance = Instance::new();
+    let run = instance.start(["run", "--", "sh", "-c", "echo up; sleep 60"]);
+    run.await_out("up", SOON);
+    let init = instance
+        .inventory()
+        .all("processes")
+        .iter()
+        .filter(|process| process.contains("leasehold-agent") || process.contains("init"))
+        .filter_map(|process| process.split(' ').next()?.parse().ok())
+        .min();
+    kill(init.expect("an init"));
+    run.wait(SOON).status_is(125);
+    let record = instance.last_record();
+    assert_eq!(reason(&record), "sandbox_crashed", "{record:#}");
+    assert_clean(&record);
+    assert_nothing_left(&instance);
+}
+
+#[test]
+fn two_instances_leave_each_other_alone() {
+    let (first, second) = (Instance::new(), Instance::new());
+    let run = first.start(["run", "--", "sh", "-c", "echo up; sleep 60"]);
+    run.await_out("up", SOON);
+    second.run(["--", "true"]).status_is(0);
+    second.cli(["sweep"]).status_is(0);
+    assert_nothing_left(&second);
+    assert!(first.inventory().count("processes") >= 3);
+    run.signal(Signal::INT);
+    run.wait(SOON).status_is(130);
+}
+
+#[test]
+fn a_sweep_of_nothing_removes_nothing() {
+    let instance = Instance::new();
+    let outcome = instance.cli(["sweep", "--dry-run"]).status_is(0);
+    assert!(
+        outcome.elapsed < Duration::from_secs(5),
+        "{}",
+        outcome.story()
+    );
+    instance.run(["--", "true"]).status_is(0);
+    instance.last_record();
+    instance.cli(["sweep"]).status_is(0);
+    assert_eq!(reason(&instance.last_record()), "completed");
+}
