@@ -1,12 +1,14 @@
 //! The command line of Leasehold. This file is glue: it parses, hands over, and leaves with the
 //! status it is given.
 
+mod bench;
 mod cli;
 mod env;
 mod fault;
 mod place;
 mod run;
 mod show;
+mod supervise;
 mod voice;
 
 use std::process::ExitCode;
@@ -18,7 +20,7 @@ use fault::Fault;
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
-        Ok(status) => ExitCode::from(status),
+        Ok(status) => status,
         Err(fault) => {
             voice::fault(&fault);
             ExitCode::from(fault.status())
@@ -26,8 +28,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> Result<u8, Fault> {
-    match command {
+fn dispatch(command: Command) -> Result<ExitCode, Fault> {
+    let status = match command {
+        Command::Supervisor(flags) => return supervise::supervisor(&flags),
         Command::Run(flags) => run::main(&flags),
         Command::Show(flags) => show::show(&flags),
         Command::Runs(flags) => show::runs(&flags),
@@ -37,11 +40,15 @@ fn dispatch(command: Command) -> Result<u8, Fault> {
             let run = show::find(&paths, &flags.run)?;
             run::attach(&paths, &run, flags.quiet)
         }
+        Command::Pool(flags) => supervise::pool(&flags),
+        Command::Stop => supervise::stop(),
+        Command::Bench(flags) => bench::main(&flags),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
             voice::data(&script).map(|()| 0)
         }
-        _ => Err(Fault::host("not wired yet")),
-    }
+        Command::Sweep(flags) => supervise::sweep(&flags),
+    };
+    status.map(ExitCode::from)
 }

@@ -29,6 +29,8 @@ pub(crate) struct Joint {
     pub(crate) feed: bool,
     /// It has a terminal that is joined to ours.
     pub(crate) terminal: bool,
+    /// If it turns out to have a terminal, and there is one here, join them.
+    pub(crate) take_terminal: bool,
     /// Wait until its removal was observed.
     pub(crate) wait_cleanup: bool,
 }
@@ -65,6 +67,7 @@ pub(crate) struct Follow<'a> {
     pumps: Vec<Pump>,
     feed: Option<Feed>,
     master: Option<OwnedFd>,
+    raw: Option<tty::Raw>,
     /// How often the end was asked for.
     asked: u32,
     record: Option<Box<RunRecord>>,
@@ -89,6 +92,7 @@ impl<'a> Follow<'a> {
             pumps: Vec::new(),
             feed: None,
             master: None,
+            raw: None,
             asked: 0,
             record: None,
             cleaned: false,
@@ -106,6 +110,7 @@ impl<'a> Follow<'a> {
             }
             let known = self.record.is_some() && (self.cleaned || !self.joint.wait_cleanup);
             if known && !self.pumps.iter().any(Pump::pending) {
+                self.raw = None;
                 self.end_open_line();
                 if let Some(record) = self.record.take() {
                     return Ok(Outcome::Recorded(record));
@@ -183,6 +188,10 @@ impl<'a> Follow<'a> {
         let (Some(stdout), Some(stderr)) = (fds.next(), fds.next()) else {
             return Err(Fault::host("the supervisor gave no output streams"));
         };
+        if self.joint.take_terminal && input && tty::size().is_some() {
+            self.joint.terminal = true;
+            self.joint.feed = true;
+        }
         if self.joint.print {
             let person = !self.joint.terminal;
             let out = Pump::new(stdout, std::io::stdout().as_fd(), person).map_err(failed)?;
@@ -196,6 +205,7 @@ impl<'a> Follow<'a> {
             let master = sink.try_clone().map_err(failed)?;
             tty::resize(&master);
             self.master = Some(master);
+            self.raw = Some(tty::Raw::enter()?);
         }
         let feed = Feed::new(std::io::stdin().as_fd(), sink, self.joint.terminal);
         self.feed = Some(feed.map_err(failed)?);

@@ -75,11 +75,10 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
         print: plan.telling != Telling::Json,
         feed: plan.exec.stdin || terminal,
         terminal,
+        take_terminal: false,
         wait_cleanup: plan.wait_cleanup,
     };
-    let raw = terminal.then(tty::Raw::enter).transpose()?;
     let outcome = Follow::new(&mut client, &signals, tag, run.clone(), joint).to_the_end();
-    drop(raw);
     match outcome? {
         Outcome::Recorded(record) => {
             conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed())
@@ -218,6 +217,7 @@ pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Faul
         print: true,
         feed: false,
         terminal: false,
+        take_terminal: true,
         wait_cleanup: false,
     };
     let outcome = Follow::new(&mut client, &signals, tag, run.clone(), joint).to_the_end();
@@ -233,7 +233,11 @@ pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Faul
     Ok(record.end.as_ref().map_or(LEFT, |end| end.cli_status()))
 }
 
-fn new_run() -> Result<RunId, Fault> {
+/// A fresh run id.
+///
+/// # Errors
+/// When the kernel gives no entropy.
+pub(crate) fn new_run() -> Result<RunId, Fault> {
     let mut entropy = [0; 13];
     match rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty()) {
         Ok(got) if got == entropy.len() => Ok(RunId::from_entropy(&entropy)),

@@ -310,12 +310,9 @@ fn texts(values: &[OsString], field: &str) -> Result<Vec<String>, Fault> {
 /// Search path inside.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-fn environment(
-    named: &[OsString],
-    caller: &Caller<'_>,
-    tty: bool,
-) -> Result<BTreeMap<String, String>, Fault> {
-    let mut env: BTreeMap<String, String> = [
+/// The environment when nothing is named.
+pub(crate) fn defaults() -> BTreeMap<String, String> {
+    [
         ("PATH", PATH),
         ("HOME", "/home/user"),
         ("USER", "user"),
@@ -323,7 +320,15 @@ fn environment(
         ("LANG", "C.UTF-8"),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
+    .into()
+}
+
+fn environment(
+    named: &[OsString],
+    caller: &Caller<'_>,
+    tty: bool,
+) -> Result<BTreeMap<String, String>, Fault> {
+    let mut env = defaults();
     if tty {
         let term = (caller.env)(crate::env::TERM.name).and_then(|term| term.into_string().ok());
         env.insert(

@@ -36,6 +36,7 @@ pub(crate) fn resize(master: &OwnedFd) {
 }
 
 /// Standard input in raw mode until this is dropped.
+#[derive(Debug)]
 pub(crate) struct Raw {
     before: Termios,
 }

@@ -1,0 +1,236 @@
+//! One at a time: how long from wanting a command to run until it has ended and is gone, ours and
+//! other runtimes', interleaved round by round so that the machine's moods hit all alike.
+
+use std::time::{Duration, Instant};
+
+use leasehold_backend::process::client::Client;
+use leasehold_core::spec::SandboxSpec;
+use leasehold_core::stage::Stage;
+use leasehold_protocol::supervisor::Target;
+
+use super::Interrupt;
+use super::arena::{self, Arena, Times};
+use super::bars::{Bar, Measured, Must, ratio};
+use super::peer::{self, Peer};
+use super::report::Report;
+use super::sample::Samples;
+use crate::fault::Fault;
+
+/// The program that needs nothing, where it is in every sandbox.
+const TRUE: &str = "/workspace/true";
+/// The one that writes a byte first.
+const BYTE: &str = "/workspace/byte";
+/// The host's own, for sandboxes without a workspace of ours.
+const SYSTEM_TRUE: &str = "/usr/bin/true";
+
+/// What is sampled in every round.
+#[derive(Default)]
+struct Rows {
+    make: Samples,
+    warm: Samples,
+    warm_inside: Samples,
+    first_byte: Samples,
+    gone: Samples,
+    pool: Samples,
+    pool_misses: u32,
+    cold: Samples,
+    cold_gone: Samples,
+    cli: Samples,
+    cli_cold: Samples,
+    peers: Vec<(&'static str, Result<Samples, String>)>,
+}
+
+/// Measures and reports.
+///
+/// # Errors
+/// When something of ours fails; a peer that fails is reported as not run here.
+pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> Result<(), Fault> {
+    let arena = Arena::new("latency")?;
+    let cold_arena = Arena::new("cold")?;
+    let mut peers = peer::all(&arena);
+    let mut rows = Rows {
+        peers: peers
+            .iter()
+            .map(|(name, peer)| {
+                (
+                    *name,
+                    peer.as_ref()
+                        .map(|_| Samples::default())
+                        .map_err(Clone::clone),
+                )
+            })
+            .collect(),
+        ..Rows::default()
+    };
+    let mut client = arena.client()?;
+    arena::pool(&mut client, SandboxSpec::default(), 2)?;
+    for round in 0..=runs {
+        interrupt.check()?;
+        let mut scratch = Rows::default();
+        // The first round warms caches and is not counted.
+        let counted = if round == 0 { &mut scratch } else { &mut rows };
+        ours(&mut client, &arena, counted)?;
+        counted.cli.add(cli(&arena)?);
+        counted.cli_cold.add(cli(&cold_arena)?);
+        cold_arena.stop()?;
+        if round > 0 {
+            sample_peers(&mut peers, &mut rows.peers);
+        }
+    }
+    tell(&rows, report);
+    Ok(())
+}
+
+fn ours(client: &mut Client, arena: &Arena, rows: &mut Rows) -> Result<(), Fault> {
+    let programs = [arena.programs_fd()];
+    let begun = Instant::now();
+    let parked = arena::provision(client, arena::with_programs(), &programs)?;
+    rows.make.add(begun.elapsed());
+    let warm = arena::once(client, Target::Parked(parked), arena::command(&[TRUE]), &[])?;
+    rows.warm.add(warm.ended);
+    rows.gone.add(warm.cleaned - warm.ended);
+    if let Some(inside) = stage(&warm, Stage::Execute) {
+        rows.warm_inside.add(inside);
+    }
+    let parked = arena::provision(client, arena::with_programs(), &programs)?;
+    let byte = arena::once(client, Target::Parked(parked), arena::command(&[BYTE]), &[])?;
+    rows.first_byte.add(byte.first_byte.unwrap_or(byte.ended));
+    let target = Target::New(SandboxSpec::default());
+    let pool = arena::once(client, target, arena::command(&[SYSTEM_TRUE]), &[])?;
+    if pool.record.warm {
+        rows.pool.add(pool.ended);
+    } else {
+        rows.pool_misses += 1;
+    }
+    arena::pool(client, SandboxSpec::default(), 2)?;
+    let target = Target::New(arena::with_programs());
+    let cold = arena::once(client, target, arena::command(&[TRUE]), &programs)?;
+    rows.cold.add(cold.ended);
+    rows.cold_gone.add(cold.cleaned - cold.ended);
+    Ok(())
+}
+
+fn stage(times: &Times, wanted: Stage) -> Option<Duration> {
+    let stages = &times.record.stages;
+    let found = stages.iter().find(|time| time.stage == wanted)?;
+    Some(Duration::from_micros(found.micros))
+}
+
+fn cli(arena: &Arena) -> Result<Duration, Fault> {
+    let workspace = format!("{}:ro", arena.programs().display());
+    let words = ["run", "--quiet", "--workspace", &workspace, "--", TRUE];
+    peer::timed(&mut arena.command(&words)?)
+        .map_err(|reason| Fault::host(format!("`leasehold run` failed: {reason}")))
+}
+
+fn sample_peers(
+    peers: &mut [(&'static str, Result<Peer, String>)],
+    rows: &mut [(&'static str, Result<Samples, String>)],
+) {
+    for ((_, peer), (_, row)) in peers.iter_mut().zip(rows) {
+        let (Ok(peer), Ok(samples)) = (peer, row.as_mut()) else {
+            continue;
+        };
+        match peer.once() {
+            Ok(took) => samples.add(took),
+            Err(reason) => *row = Err(reason),
+        }
+    }
+}
+
+fn measured(samples: &Samples) -> Measured {
+    samples
+        .summary()
+        .ok_or_else(|| "no sample was taken".to_owned())
+}
+
+fn tell(rows: &Rows, report: &mut Report) {
+    let ours = [
+        (
+            "claim of a parked sandbox → static `true` ended",
+            &rows.warm,
+        ),
+        (
+            "  … of which execution, by the supervisor's clock",
+            &rows.warm_inside,
+        ),
+        (
+            "claim of a parked sandbox → first byte of output",
+            &rows.first_byte,
+        ),
+        ("run served by a pool, /usr/bin/true", &rows.pool),
+        ("run made from nothing, supervisor up", &rows.cold),
+        ("making a sandbox and parking it", &rows.make),
+        ("`leasehold run`, supervisor up, no pool", &rows.cli),
+        ("`leasehold run`, no supervisor", &rows.cli_cold),
+        ("ended → every removal observed (warm)", &rows.gone),
+        (
+            "ended → every removal observed (made from nothing)",
+            &rows.cold_gone,
+        ),
+    ];
+    for (name, samples) in ours {
+        report.row(name, measured(samples));
+    }
+    for (name, samples) in &rows.peers {
+        let summary = samples.as_ref().map_err(Clone::clone).and_then(measured);
+        report.row(format!("{name}, the same static `true`"), summary);
+    }
+    if rows.pool_misses > 0 {
+        report.note(format!(
+            "{} runs missed the pool and are not in its row",
+            rows.pool_misses
+        ));
+    }
+    let peer = |wanted: &str| -> Measured {
+        let found = rows.peers.iter().find(|(name, _)| *name == wanted);
+        match found {
+            Some((_, Ok(samples))) => measured(samples),
+            Some((_, Err(reason))) => Err(format!("{wanted}: {reason}")),
+            None => Err(format!("{wanted} is not known")),
+        }
+    };
+    let (warm, cold) = (measured(&rows.warm), measured(&rows.cli_cold));
+    let (bwrap, runc) = (peer("bwrap"), peer("runc"));
+    let bars = [
+        (
+            "bwrap ÷ warm claim, p50",
+            ratio(&bwrap, &warm, |s| s.p50_ms),
+            Must::AtLeast(15.0),
+            "",
+        ),
+        (
+            "bwrap ÷ warm claim, p95",
+            ratio(&bwrap, &warm, |s| s.p95_ms),
+            Must::AtLeast(8.0),
+            "",
+        ),
+        (
+            "cold `leasehold run` ÷ bwrap, p50",
+            ratio(&cold, &bwrap, |s| s.p50_ms),
+            Must::AtMost(2.5),
+            "",
+        ),
+        (
+            "cold `leasehold run` ÷ runc, p50",
+            ratio(&cold, &runc, |s| s.p50_ms),
+            Must::AtMost(0.5),
+            "",
+        ),
+        (
+            "removal after the end, p95",
+            measured(&rows.gone).map(|s| s.p95_ms),
+            Must::AtMost(30.0),
+            " ms",
+        ),
+        (
+            "crun ÷ warm claim, p50",
+            ratio(&peer("crun"), &warm, |s| s.p50_ms),
+            Must::AtLeast(15.0),
+            "",
+        ),
+    ];
+    for (what, value, must, unit) in bars {
+        report.bar(Bar::judge(what, value, must, unit));
+    }
+}

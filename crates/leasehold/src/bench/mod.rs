@@ -1,0 +1,102 @@
+//! `leasehold bench`: what this host can do, against other runtimes in the same run.
+//!
+//! Shared machines are noisy, so a bar is a ratio to a peer that was measured interleaved, never a
+//! time alone; and what cannot be measured here is said to be so, never to be met. Each part has a
+//! supervisor of its own in a directory of its own ([`arena`]).
+
+mod arena;
+mod bars;
+mod crowd;
+mod latency;
+mod memory;
+mod orphans;
+mod peer;
+mod program;
+mod python;
+mod report;
+mod sample;
+
+use crate::cli::BenchFlags;
+use crate::fault::Fault;
+use crate::run::signals::Signals;
+use crate::voice;
+use report::Report;
+
+/// The parts, in their order.
+const PARTS: [&str; 6] = [
+    "latency",
+    "concurrency",
+    "sustain",
+    "memory",
+    "python",
+    "sweep",
+];
+
+/// Ends a measurement between two samples, so that everything is removed on the way out.
+pub(crate) struct Interrupt(Signals);
+
+impl Interrupt {
+    /// Goes on unless somebody wants us to end.
+    ///
+    /// # Errors
+    /// When somebody does.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        if self.0.asked().end {
+            return Err(Fault::host("interrupted"));
+        }
+        Ok(())
+    }
+}
+
+/// `leasehold bench`.
+///
+/// # Errors
+/// When the flags are wrong or something of ours fails. A bar that is missed is no error.
+pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
+    if flags.backend != "process" {
+        return Err(Fault::usage(format!(
+            "there is no backend {:?} to measure: known is process",
+            flags.backend
+        )));
+    }
+    for part in &flags.only {
+        if !PARTS.contains(&part.as_str()) {
+            return Err(Fault::usage(format!(
+                "`--only` is {part:?}: known are {}",
+                PARTS.join(", ")
+            )));
+        }
+    }
+    if !(1..=100_000).contains(&flags.runs) || !(1..=3_600).contains(&flags.sustain) {
+        return Err(Fault::usage(
+            "`--runs` must be 1 to 100000 and `--sustain` 1 to 3600 seconds",
+        ));
+    }
+    if cfg!(debug_assertions) {
+        voice::note("this is a debug build: figures are for trying out only");
+    }
+    let signals =
+        Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
+    let interrupt = Interrupt(signals);
+    let mut report = Report::new();
+    for part in PARTS {
+        if !flags.only.is_empty() && !flags.only.iter().any(|only| only == part) {
+            continue;
+        }
+        voice::note(&format!("measuring {part} …"));
+        match part {
+            "latency" => latency::measure(flags.runs, &interrupt, &mut report)?,
+            "concurrency" => crowd::bursts(flags.runs, &interrupt, &mut report)?,
+            "sustain" => crowd::sustained(flags.sustain, &interrupt, &mut report)?,
+            "memory" => memory::measure(&interrupt, &mut report)?,
+            "python" => python::measure(flags.runs, &interrupt, &mut report)?,
+            _ => orphans::measure(&interrupt, &mut report)?,
+        }
+    }
+    if flags.json {
+        voice::json(&report)?;
+    } else {
+        voice::data(report.page().as_bytes())?;
+    }
+    Ok(0)
+}

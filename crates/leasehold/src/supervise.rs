@@ -1,0 +1,198 @@
+//! Commands about the supervisor itself: being it, its pools, its end, and what a dead one left.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use leasehold_backend::process::client::{Client, ClientError};
+use leasehold_core::spec::WorkspaceMode;
+use leasehold_protocol::supervisor::Request;
+
+use leasehold_supervisor::sweep::SweepReport;
+
+use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
+use crate::fault::Fault;
+use crate::run::request;
+use crate::{place, voice};
+
+/// The static program that every sandbox begins as.
+static AGENT: &[u8] = include_bytes!(env!("LEASEHOLD_AGENT"));
+/// How long a pool may take to fill.
+const FILL_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a supervisor may take to end everything.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// `leasehold pool`.
+///
+/// # Errors
+/// When the kind is wrong, refused, or does not fill in time.
+pub(crate) fn pool(flags: &PoolFlags) -> Result<u8, Fault> {
+    let sandbox = request::sandbox(
+        &flags.limits,
+        flags.warm.as_deref(),
+        WorkspaceMode::Ephemeral,
+    )?;
+    let count = flags.count;
+    let mut client = place::connect_or_start(&place::paths()?)?;
+    client
+        .ask(Request::Pool { sandbox, count }, &[], FILL_PATIENCE)
+        .map_err(place::client_fault)?;
+    voice::note(&match count {
+        0 => "the pool of this kind is empty".to_owned(),
+        _ => format!("{count} sandboxes of this kind are parked and will be kept so"),
+    });
+    Ok(0)
+}
+
+/// `leasehold stop`.
+///
+/// # Errors
+/// When a supervisor runs and does not end in time.
+pub(crate) fn stop() -> Result<u8, Fault> {
+    match place::connect(&place::paths()?)? {
+        Some(client) => stop_it(client)?,
+        None => voice::note("no supervisor is running"),
+    }
+    Ok(0)
+}
+
+/// Ends the supervisor behind a connection and waits until it is gone.
+///
+/// # Errors
+/// When it does not go in time.
+pub(crate) fn stop_it(mut client: Client) -> Result<(), Fault> {
+    match client.call(Request::Stop, &[]) {
+        Ok(_) | Err(ClientError::Gone) => {}
+        Err(error) => return Err(place::client_fault(error)),
+    }
+    let deadline = Instant::now() + STOP_PATIENCE;
+    loop {
+        match client.next_notice(Some(deadline)) {
+            Ok(Some(_)) => {}
+            Err(ClientError::Gone) => return Ok(()),
+            Ok(None) => {
+                return Err(Fault::host(format!(
+                    "supervisor {} has not ended after {STOP_PATIENCE:?}",
+                    client.supervisor_pid()
+                ))
+                .hint("`leasehold sweep` removes what is left after it was killed"));
+            }
+            Err(error) => return Err(place::client_fault(error)),
+        }
+    }
+}
+
+/// `leasehold sweep`.
+///
+/// # Errors
+/// When nothing could be looked at. What could not be removed is told, with status 125.
+pub(crate) fn sweep(flags: &SweepFlags) -> Result<u8, Fault> {
+    let report = leasehold_supervisor::sweep::sweep(&place::paths()?, flags.dry_run)
+        .map_err(|error| Fault::host("cannot sweep").because(&error))?;
+    if flags.json {
+        voice::json(&report)?;
+    } else {
+        voice::data(told(&report).as_bytes())?;
+    }
+    Ok(if report.dry_run || report.clean() {
+        0
+    } else {
+        125
+    })
+}
+
+/// A sweep in words.
+fn told(report: &SweepReport) -> String {
+    if report.live {
+        return "a supervisor is running: what there is belongs to it\n".to_owned();
+    }
+    if report.nothing() {
+        return "nothing is left behind\n".to_owned();
+    }
+    let (done, completed) = if report.dry_run {
+        ("would be removed", "would be completed as host_lost")
+    } else {
+        ("removed", "completed as host_lost")
+    };
+    let mut text = String::new();
+    for swept in &report.sandboxes {
+        if report.dry_run || swept.observed.clean() {
+            text.push_str(&format!("sandbox {} {done}\n", swept.sandbox));
+            continue;
+        }
+        text.push_str(&format!(
+            "sandbox {} is NOT wholly removed\n",
+            swept.sandbox
+        ));
+        for residue in swept.observed.residues.iter().filter(|left| !left.clean) {
+            text.push_str(&format!(
+                "  {}: {}\n",
+                residue.resource,
+                voice::clean(&residue.detail)
+            ));
+        }
+    }
+    for run in &report.runs {
+        text.push_str(&format!("run {run} {completed}\n"));
+    }
+    for base in &report.uid_blocks {
+        text.push_str(&format!("uid block {base} {done}\n"));
+    }
+    for image in &report.images {
+        text.push_str(&format!("disk image {} {done}\n", voice::clean(image)));
+    }
+    for group in &report.groups {
+        text.push_str(&format!("control group {} {done}\n", voice::clean(group)));
+    }
+    text
+}
+
+/// `leasehold supervisor`.
+pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<ExitCode, Fault> {
+    Ok(leasehold_supervisor::main(leasehold_supervisor::Config {
+        paths: place::paths()?,
+        agent: AGENT,
+        idle_exit: flags
+            .idle
+            .map_or(leasehold_supervisor::IDLE_EXIT, Duration::from_secs),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::id::SandboxId;
+    use leasehold_core::record::{Observed, Residue};
+    use leasehold_supervisor::sweep::Swept;
+
+    #[test]
+    fn a_sweep_says_what_it_did_and_what_it_could_not() {
+        assert_eq!(told(&SweepReport::default()), "nothing is left behind\n");
+        let swept = |clean| Swept {
+            sandbox: SandboxId::from_entropy(&[u8::from(clean); 13]),
+            observed: Observed {
+                residues: vec![Residue {
+                    resource: "cgroups".to_owned(),
+                    clean,
+                    detail: "busy".to_owned(),
+                }],
+            },
+        };
+        let report = SweepReport {
+            sandboxes: vec![swept(true), swept(false)],
+            uid_blocks: vec![7],
+            ..SweepReport::default()
+        };
+        let text = told(&report);
+        assert!(text.contains("removed\n"), "{text}");
+        assert!(
+            text.contains("NOT wholly removed\n  cgroups: busy\n"),
+            "{text}"
+        );
+        assert!(text.contains("uid block 7 removed"), "{text}");
+        let dry = SweepReport {
+            dry_run: true,
+            ..report
+        };
+        assert!(!told(&dry).contains("NOT"), "{}", told(&dry));
+    }
+}
