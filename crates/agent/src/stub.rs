@@ -115,7 +115,7 @@ fn park() -> Result<(), (SetupStep, i32)> {
 
 /// Waits in an interpreter, as the workload already. Comes back only when it could not be started.
 fn wait_warm(warm: Warm, socket: &OwnedFd, ready: Option<&OwnedFd>) -> i32 {
-    let (uid, gid) = warm::WORKLOAD_IDS;
+    let (uid, gid) = warm::workload_ids();
     if let Err(error) = posture::become_workload(uid, gid, warm::FILES, 0) {
         return error.errno();
     }

@@ -20,6 +20,9 @@ const PANICKED: u8 = 101;
 /// Highest signal number of Linux.
 pub const SIGNAL_MAX: i32 = 64;
 
+/// Bytes of the kernel's signal set.
+const SIGNAL_SET_BYTES: usize = 8;
+
 fn check(answer: libc::c_long) -> io::Result<libc::c_long> {
     if answer < 0 {
         Err(io::Error::last_os_error())
@@ -150,12 +153,25 @@ pub fn place(from: BorrowedFd<'_>, to: RawFd) -> io::Result<()> {
 /// Every signal back to its default action, and none blocked.
 ///
 /// # Errors
-/// When the mask cannot be set.
+/// As `rt_sigaction(2)` and `rt_sigprocmask(2)`.
 pub fn reset_signals() -> io::Result<()> {
-    for number in 1..=SIGNAL_MAX {
-        // SAFETY: `SIG_DFL` is a valid action. The kernel refuses KILL and STOP and the C library its
-        // own two, none of which can have been changed.
-        unsafe { libc::signal(number, libc::SIG_DFL) };
+    // The kernel's own structure, longer than any of its forms: default action, no flags, empty mask.
+    // The library's call would leave out its own two signals, which can have been inherited ignored.
+    let default = [0u64; 4];
+    for number in
+        (1..=SIGNAL_MAX).filter(|number| !matches!(*number, libc::SIGKILL | libc::SIGSTOP))
+    {
+        // SAFETY: `default` is a whole structure with the default action and lives through the call.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                libc::c_long::from(number),
+                default.as_ptr(),
+                std::ptr::null::<u64>(),
+                SIGNAL_SET_BYTES,
+            )
+        };
+        check(answer)?;
     }
     change_mask(libc::SIG_SETMASK, &[])
 }
