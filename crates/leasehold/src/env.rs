@@ -1,6 +1,8 @@
 //! Every environment variable that Leasehold reads. Nothing else may read one.
 //!
 //! `leasehold --help` prints this table, and tidy compares it with the documentation.
+//! Builds with debug assertions also read `LEASEHOLD_HOLD` and `LEASEHOLD_FAULT`, for tests: they hold a run at
+//! a stage, or make a step of removal fail.
 
 use std::ffi::OsString;
 
