@@ -232,3 +232,34 @@ fn set_attr(
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_behind_a_link_is_refused() {
+        let directory = std::env::temp_dir().join(format!("mount-{}", std::process::id()));
+        std::fs::create_dir_all(directory.join("real")).unwrap();
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let root = rustix::fs::open(&directory, flags, Mode::empty()).unwrap();
+        let links = [
+            ("absolute", "/"),
+            ("upwards", "../.."),
+            ("magic", "/proc/self/cwd"),
+            ("dangling", "nowhere"),
+            ("inside", "real"),
+        ];
+        for (name, target) in links {
+            std::os::unix::fs::symlink(target, directory.join(name)).unwrap();
+            let path = std::ffi::CString::new(name).unwrap();
+            assert_eq!(place(&root, &path).unwrap_err(), Errno::LOOP, "{name}");
+            let below = std::ffi::CString::new(format!("{name}/x")).unwrap();
+            assert_eq!(place(&root, &below).unwrap_err(), Errno::LOOP, "{name}/x");
+        }
+        // The controls: the directory itself is found, and a plain open does follow the link.
+        assert!(place(&root, c"real").is_ok());
+        assert!(rustix::fs::openat(&root, c"absolute", flags, Mode::empty()).is_ok());
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

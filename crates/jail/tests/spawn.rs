@@ -8,6 +8,8 @@
 mod bench;
 #[path = "spawn/cases.rs"]
 mod cases;
+#[path = "spawn/failures.rs"]
+mod failures;
 #[path = "spawn/inside.rs"]
 mod inside;
 #[path = "spawn/probe.rs"]
@@ -37,6 +39,9 @@ fn main() -> ExitCode {
     if rest.first().is_some_and(|first| first == rootless::MARK) {
         return rootless::inner(&rest[1..]);
     }
+    if rest.first().is_some_and(|first| first == failures::MARK) {
+        return failures::doomed();
+    }
     if rest.iter().any(|arg| arg == "--bench") {
         return bench::run(&rest);
     }
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
     let all = cases::CASES
         .iter()
         .chain(inside::CASES)
+        .chain(failures::CASES)
         .chain(workspaces::CASES)
         .chain(rootless::CASES);
     let mut failed = 0;

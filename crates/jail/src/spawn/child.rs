@@ -1,9 +1,8 @@
 //! The first process of a sandbox, from its clone to its exec of the agent.
 //!
 //! It begins as the maker (root of the host, or of the spawner's user namespace) in namespaces of
-//! its own that belong to the maker, builds the tree, waits until it is in its control groups, and
-//! only then enters its own user namespace, where it has no rights over any of that any more. A step
-//! that fails is told to the spawner and ends the process. Nothing here returns.
+//! its own that belong to the maker, enters its control groups, builds the tree, and only then
+//! enters its own user namespace, where it has no rights over any of that any more. A step that fails is told to the spawner and ends the process. Nothing here returns.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +31,7 @@ pub(super) struct Plan<'a> {
     pub(super) progress: BorrowedFd<'a>,
     pub(super) texts: &'a CStr,
     pub(super) network: Option<BorrowedFd<'a>>,
+    pub(super) image: Option<BorrowedFd<'a>>,
     pub(super) translation: Option<BorrowedFd<'a>>,
 }
 
@@ -45,6 +45,7 @@ pub(super) fn run(plan: &Plan<'_>) -> ! {
 }
 
 fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
+    join(plan).at(MakeStep::Cgroup)?;
     host_name().at(MakeStep::HostName)?;
     if let Some(namespace) = plan.network {
         netns::enter(namespace).at(MakeStep::Network)?;
@@ -54,7 +55,6 @@ fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     let workspace = workspace::open(&tree).at(MakeStep::Workspace)?;
     let scratch = workspace::open_scratch(&tree).at(MakeStep::Scratch)?;
 
-    wire::await_go(plan.progress).at(MakeStep::Cgroup)?;
     unshare(UnshareFlags::NEWCGROUP).at(MakeStep::CgroupNamespace)?;
     unshare(UnshareFlags::NEWUSER).at(MakeStep::UserNamespace)?;
     let fds = [workspace.as_fd(), scratch.as_fd()];
@@ -68,6 +68,17 @@ fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     hand_over(plan)
 }
 
+/// Enters the control groups it was not born in. A process with one thread that moves itself
+/// through `tasks` does not wait for the kernel's lock over all moves.
+fn join(plan: &Plan<'_>) -> Result<(), Errno> {
+    for group in &plan.order.cgroup_procs {
+        if rustix::io::write(group, b"0")? != 1 {
+            return Err(Errno::IO);
+        }
+    }
+    Ok(())
+}
+
 fn host_name() -> Result<(), Errno> {
     rustix::system::sethostname(b"sandbox")?;
     rustix::system::setdomainname(b"(none)")
@@ -78,7 +89,13 @@ fn build(plan: &Plan<'_>) -> Result<(Tree, bool), Failed> {
     let single_uid = plan.maker.single_uid();
     let template = plan.template;
     rustix::process::umask(Mode::empty());
-    let tree = Tree::begin(plan.order, owners, single_uid, template.shows_proc)?;
+    let tree = Tree::begin(
+        plan.order,
+        owners,
+        single_uid,
+        template.shows_proc,
+        plan.image,
+    )?;
     if plan.network.is_none() {
         netns::furnish(tree.settings.as_fd()).at(MakeStep::Network)?;
     }

@@ -61,7 +61,7 @@ pub(super) fn fork() -> Result<Side, Errno> {
     }
 }
 
-/// `struct clone_args` of the kernel, first version.
+/// `struct clone_args` of the kernel, up to the control group.
 #[repr(C, align(8))]
 #[derive(Default)]
 struct CloneArgs {
@@ -73,7 +73,13 @@ struct CloneArgs {
     stack: u64,
     stack_size: u64,
     tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
 }
+
+/// `CLONE_INTO_CGROUP`; its constant in `libc` is too narrow.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// A process of one's own, or one beside oneself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,8 +90,13 @@ pub(super) enum Parent {
     Mine,
 }
 
-/// `clone3(2)` like a fork, with namespaces. Only from a single-threaded process.
-pub(super) fn clone_process(namespaces: UnshareFlags, parent: Parent) -> Result<Side, Errno> {
+/// `clone3(2)` like a fork, with namespaces and, where given, into the control group of that
+/// directory. Only from a single-threaded process.
+pub(super) fn clone_process(
+    namespaces: UnshareFlags,
+    parent: Parent,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<Side, Errno> {
     let mut pidfd: i32 = -1;
     let (extra, exit_signal) = match parent {
         // The exit signal is the caller's own then, and must not be named.
@@ -94,9 +105,11 @@ pub(super) fn clone_process(namespaces: UnshareFlags, parent: Parent) -> Result<
     };
     let args = CloneArgs {
         flags: u64::from(namespaces.bits())
-            | u64::from((libc::CLONE_PIDFD | extra).cast_unsigned()),
+            | u64::from((libc::CLONE_PIDFD | extra).cast_unsigned())
+            | cgroup.map_or(0, |_| CLONE_INTO_CGROUP),
         pidfd: std::ptr::from_mut(&mut pidfd) as u64,
         exit_signal: u64::from(exit_signal.cast_unsigned()),
+        cgroup: cgroup.map_or(0, |group| u64::from(group.as_raw_fd().cast_unsigned())),
         ..CloneArgs::default()
     };
     // SAFETY: no CLONE_VM and no stack: the child has its own copy of all memory and continues here

@@ -47,8 +47,10 @@ fn own(proc: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 impl Pool {
-    /// An empty pool that remembers the namespace the spawner lives in.
+    /// An empty pool. The spawner leaves the host's network for an empty namespace of its own: it
+    /// needs none, and an ordinary user could not come back to the host's.
     pub(super) fn new(proc: BorrowedFd<'_>) -> Result<Self, Errno> {
+        unshare(UnshareFlags::NEWNET)?;
         Ok(Self {
             home: own(proc)?,
             ready: Vec::with_capacity(READY),

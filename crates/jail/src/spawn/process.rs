@@ -17,6 +17,7 @@ use super::netns::Pool;
 use super::spec::Namespaces;
 use super::step::{At, Failed, MakeStep};
 use super::template::Template;
+use super::tree;
 use super::userns::{self, Maker, RootlessIds};
 use super::wire::{self, Answer, Order, Progress};
 
@@ -166,7 +167,9 @@ impl<'a> Spawner<'a> {
         if network.is_none() {
             namespaces |= UnshareFlags::NEWNET;
         }
-        let side = clone_process(namespaces, Parent::Mine)
+        let image = self.image(order).at(MakeStep::Scratch).map_err(unmade)?;
+        let group = order.cgroup.as_ref().map(AsFd::as_fd);
+        let side = clone_process(namespaces, Parent::Mine, group)
             .at(MakeStep::Clone)
             .map_err(unmade)?;
         let (pid, pidfd) = match side {
@@ -178,11 +181,13 @@ impl<'a> Spawner<'a> {
                 progress: theirs.as_fd(),
                 texts: &texts,
                 network: network.as_ref().map(AsFd::as_fd),
+                image: image.as_ref().map(AsFd::as_fd),
                 translation: translation.as_ref().map(AsFd::as_fd),
             }),
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop(theirs);
+        drop(image);
         match self.attend(order, pid, &pidfd, ours.as_fd(), until) {
             Ok((answer, mut rest)) => {
                 rest.insert(0, pidfd);
@@ -208,6 +213,19 @@ impl<'a> Spawner<'a> {
             .map(Some)
     }
 
+    /// The file system on a disk image, attached nowhere yet. Mounted out here, since the sandbox's
+    /// control group may not open block devices.
+    fn image(&self, order: &Order) -> Result<Option<OwnedFd>, Errno> {
+        let Some(device) = &order.disk else {
+            return Ok(None);
+        };
+        // The kernel wants a path, and the template may show no `/proc`.
+        rustix::process::fchdir(&self.template.proc)?;
+        let image = tree::image(device.as_fd());
+        rustix::process::chdir(c"/")?;
+        image.map(Some)
+    }
+
     /// The outside half of making one sandbox.
     fn attend(
         &self,
@@ -217,15 +235,6 @@ impl<'a> Spawner<'a> {
         progress: BorrowedFd<'_>,
         until: Instant,
     ) -> Result<(Answer, Vec<OwnedFd>), Failed> {
-        let text = pid.to_string();
-        for group in &order.cgroup_procs {
-            let written = rustix::io::write(group, text.as_bytes()).at(MakeStep::Cgroup)?;
-            if written != text.len() {
-                return Err(Errno::IO).at(MakeStep::Cgroup);
-            }
-        }
-        // A process that failed early has said why; that is read below.
-        let _ = wire::go(progress);
         let (copied, fds) = match next(progress, pidfd, until)? {
             Some((Progress::Unshared { copied }, fds)) if fds.len() == 2 => (copied, fds),
             Some((Progress::Failed(failed), _)) => return Err(failed),

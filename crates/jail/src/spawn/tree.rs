@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, RawDir, Uid};
 use rustix::io::Errno;
@@ -70,6 +70,7 @@ impl Tree {
         owners: Owners,
         single_uid: bool,
         shows_proc: bool,
+        image: Option<BorrowedFd<'_>>,
     ) -> Result<Self, Failed> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, c"/", flags, Mode::empty()).at(MakeStep::Proc)?;
@@ -80,7 +81,7 @@ impl Tree {
         }
         mount::attach(&proc, &root, c"proc").at(MakeStep::Proc)?;
         let settings = mount::clone_at(&proc, Reach::One).at(MakeStep::Proc)?;
-        let scratch = new_scratch(order).at(MakeStep::Scratch)?;
+        let scratch = new_scratch(order, image).at(MakeStep::Scratch)?;
         mount::attach(&scratch, &root, c"tmp").at(MakeStep::Scratch)?;
         Ok(Self {
             root,
@@ -222,8 +223,15 @@ fn new_proc(owners: Owners, single_uid: bool) -> Result<OwnedFd, Errno> {
     mount::create(c"proc", &options, attributes)
 }
 
-fn new_scratch(order: &Order) -> Result<OwnedFd, Errno> {
-    match (order.spec.disk, &order.disk) {
+/// The file system on a disk image, from a process whose working directory is a `/proc`.
+pub(super) fn image(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = c_string(format!("self/fd/{}", device.as_raw_fd()))?;
+    let options: [(&CStr, Option<&CStr>); 1] = [(c"source", Some(&path))];
+    mount::create(c"ext4", &options, PLAIN)
+}
+
+fn new_scratch(order: &Order, image: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Errno> {
+    match (order.spec.disk, image) {
         (Disk::Tmpfs { bytes, inodes }, _) => {
             let (size, inodes) = scratch_options(bytes, inodes.saturating_add(OWN_INODES))?;
             let options: [(&CStr, Option<&CStr>); 4] = [
@@ -234,11 +242,7 @@ fn new_scratch(order: &Order) -> Result<OwnedFd, Errno> {
             ];
             mount::create(c"tmpfs", &options, PLAIN)
         }
-        (Disk::Image, Some(device)) => {
-            let path = c_string(format!("/proc/self/fd/{}", device.as_fd().as_raw_fd()))?;
-            let options: [(&CStr, Option<&CStr>); 1] = [(c"source", Some(&path))];
-            mount::create(c"ext4", &options, PLAIN)
-        }
+        (Disk::Image, Some(image)) => rustix::io::fcntl_dupfd_cloexec(image, 0),
         (Disk::Image, None) => Err(Errno::NODEV),
     }
 }

@@ -157,7 +157,7 @@ pub(super) fn translation(
     (caller_uid, caller_gid): (u32, u32),
     workload: u32,
 ) -> Result<OwnedFd, Errno> {
-    let (pid, pidfd) = match clone_process(UnshareFlags::NEWUSER, Parent::Me)? {
+    let (pid, pidfd) = match clone_process(UnshareFlags::NEWUSER, Parent::Me, None)? {
         Side::Child => {
             let _bomb = Bomb;
             // Killed by the parent; the timer is for a parent that is gone.

@@ -26,6 +26,7 @@ pub(super) struct Order {
     pub(super) stub: OwnedFd,
     pub(super) workspace: Option<OwnedFd>,
     pub(super) disk: Option<OwnedFd>,
+    pub(super) cgroup: Option<OwnedFd>,
     pub(super) cgroup_procs: Vec<OwnedFd>,
 }
 
@@ -130,11 +131,13 @@ pub(super) fn send_order(
     out.words(&[
         u32::from(workspace.is_some()),
         u32::from(fds.disk.is_some()),
+        u32::from(fds.cgroup.is_some()),
         fds.cgroup_procs.len() as u32,
     ]);
     let mut all = vec![fds.init, fds.stub];
     all.extend(workspace);
     all.extend(fds.disk);
+    all.extend(fds.cgroup);
     all.extend(fds.cgroup_procs);
     send(socket, &out.0, &all)
 }
@@ -181,6 +184,7 @@ fn parse_order(reader: &mut Reader, fds: Vec<OwnedFd>) -> Option<Order> {
     }
     let cores = (0..count).map(|_| reader.word()).collect::<Option<_>>()?;
     let (directory, device) = (reader.word()? == 1, reader.word()? == 1);
+    let born = reader.word()? == 1;
     let groups = reader.word()? as usize;
     if groups > CGROUPS_MAX || !reader.done() {
         return None;
@@ -191,6 +195,7 @@ fn parse_order(reader: &mut Reader, fds: Vec<OwnedFd>) -> Option<Order> {
         stub: fds.next()?,
         workspace: if directory { Some(fds.next()?) } else { None },
         disk: if device { Some(fds.next()?) } else { None },
+        cgroup: if born { Some(fds.next()?) } else { None },
         cgroup_procs: fds.collect(),
         spec: MakeSpec {
             ids,
@@ -397,12 +402,14 @@ mod tests {
             stub: there.as_fd(),
             workspace: Some(here.as_fd()),
             disk: None,
+            cgroup: Some(there.as_fd()),
             cgroup_procs: &groups,
         };
         send_order(here.as_fd(), &spec, &fds, fds.workspace).unwrap();
         let order = receive_order(there.as_fd()).unwrap().unwrap();
         assert_eq!(order.spec, spec);
         assert!(order.workspace.is_some() && order.disk.is_none());
+        assert!(order.cgroup.is_some());
         assert_eq!(order.cgroup_procs.len(), CGROUPS_MAX);
     }
 

@@ -94,6 +94,7 @@ pub(crate) fn make_in(
         stub: stub.as_fd(),
         workspace,
         disk: None,
+        cgroup: None,
         cgroup_procs,
     };
     let made = spawner.make(spec, fds)?;
