@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use leasehold_protocol::guest::ExecStep;
 use rustix::io::Errno;
@@ -121,8 +121,8 @@ pub fn spawn(
     become_program: impl FnOnce() -> i32,
 ) -> io::Result<(Child, OwnedFd)> {
     let (status, report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let mut keep = plan.stdio.in_order().to_vec();
-    keep.push(report.as_fd());
+    let keep = plan.stdio.in_order().map(|fd| fd.as_raw_fd());
+    let keep = [keep[0], keep[1], keep[2], report.as_raw_fd()];
     let pid = sys::spawn_child(&keep, || {
         let prepared =
             arrange(plan).and_then(|()| take_posture(plan).and_then(|()| enter(&plan.cwd)));
@@ -209,17 +209,12 @@ pub fn act(
     work: impl FnOnce(OwnedFd) -> u8,
 ) -> io::Result<Child> {
     let caller = rustix::process::getpid();
-    let keep = [rustix::io::fcntl_dupfd_cloexec(&socket, 3)?];
-    drop(socket);
-    let kept = keep[0].as_fd();
-    let pid = sys::spawn_child(&[kept], || {
+    let keep = [socket.as_raw_fd()];
+    let pid = sys::spawn_child(&keep, move || {
         if take_actor(actor, files, caller).is_err() {
             return POSTURE_FAILED;
         }
-        match kept.try_clone_to_owned() {
-            Ok(socket) => work(socket),
-            Err(_) => POSTURE_FAILED,
-        }
+        work(socket)
     })?;
     follow(pid)
 }
