@@ -209,21 +209,29 @@ impl Server {
 
     /// Removes the rest, looks at what is left, and completes the record.
     pub(crate) fn cleaned(&mut self, key: Key) {
-        let removing = self.runs.get_mut(&key).and_then(|run| run.removing.take());
-        let observed = match removing {
-            Some((sandbox, groups)) => self.remove_rest(sandbox, groups),
-            None => crate::remove::nothing_made(),
-        };
         let Some(run) = self.runs.get_mut(&key) else {
             return;
         };
-        let time = run.enter(Stage::Cleanup, Instant::now());
-        run.record.cleanup = Some(observed);
+        if run.record.cleanup.is_none() {
+            let observed = match run.removing.take() {
+                Some((sandbox, groups)) => self.remove_rest(sandbox, groups),
+                None => crate::remove::nothing_made(),
+            };
+            if let Some(run) = self.runs.get_mut(&key) {
+                run.record.cleanup = Some(observed);
+            }
+            self.finish(key, Stage::Cleanup);
+        }
+        let Some(run) = self.runs.get(&key) else {
+            return;
+        };
+        if run.held {
+            return;
+        }
         match run.folder.write(&run.record) {
             Ok(()) => self.records.close(&run.record.run),
             Err(error) => log::failure("a record could not be completed", &error),
         }
-        self.tell(key, &Event::Stage(time));
         let Some(run) = self.runs.remove(&key) else {
             return;
         };

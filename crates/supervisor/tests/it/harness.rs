@@ -102,6 +102,14 @@ impl Supervisor {
         self.child = spawn(&self.paths, &self.programs, &self.variables);
     }
 
+    /// Starts another for the same directories.
+    pub(crate) fn rival(&self) -> Child {
+        command(&self.paths, &self.programs)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
     /// A connection that has said hello.
     pub(crate) fn connect(&self) -> Client {
         Client::connect(&self.paths.socket())
@@ -165,13 +173,8 @@ fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, Str
         .append(true)
         .open(paths.state().parent().unwrap().join("log"))
         .unwrap();
-    let mut child = Command::new(&programs.1)
-        .arg(&programs.0)
-        .arg("60000")
-        .env("LEASEHOLD_STATE_DIR", paths.state())
-        .env("LEASEHOLD_RUN_DIR", paths.run())
+    let mut child = command(paths, programs)
         .envs(variables.iter().map(|(n, v)| (n, v)))
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
@@ -185,6 +188,17 @@ fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, Str
         .expect("the supervisor does not start");
     assert_eq!(&word, b"ready\n");
     child
+}
+
+fn command(paths: &Paths, programs: &(PathBuf, PathBuf)) -> Command {
+    let mut command = Command::new(&programs.1);
+    command
+        .arg(&programs.0)
+        .arg("60000")
+        .env("LEASEHOLD_STATE_DIR", paths.state())
+        .env("LEASEHOLD_RUN_DIR", paths.run())
+        .stdin(Stdio::null());
+    command
 }
 
 fn names(directory: &Path) -> Vec<String> {

@@ -3,6 +3,9 @@
 //! status, stop. `crash`: kill -9 at each stage, sweeps, removal that fails. New tests go where
 //! their subject is; `speed` prints figures and asserts none.
 
+mod crash;
 mod ends;
 mod harness;
+mod life;
 mod speed;
+mod streams;
