@@ -157,12 +157,13 @@ impl Server {
             .image
             .as_ref()
             .and_then(|image| image.device.as_ref());
-        let groups = sandbox.group.as_ref().map_or_else(Vec::new, Group::procs);
+        let groups = sandbox.group.as_ref().map_or_else(Vec::new, Group::joins);
         let fds = MakeFds {
             init: init_end.as_fd(),
             stub: stub_end.as_fd(),
             workspace: directory.as_ref().map(AsFd::as_fd),
             disk: device.map(|device| device.device.as_fd()),
+            cgroup: sandbox.group.as_ref().and_then(Group::into_cgroup),
             cgroup_procs: &groups,
         };
         let cores = self.next_cores(&sandbox.admitted.limits);

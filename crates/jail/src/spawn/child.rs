@@ -2,7 +2,8 @@
 //!
 //! It begins as the maker (root of the host, or of the spawner's user namespace) in namespaces of
 //! its own that belong to the maker, enters its control groups, builds the tree, and only then
-//! enters its own user namespace, where it has no rights over any of that any more. A step that fails is told to the spawner and ends the process. Nothing here returns.
+//! enters its own user namespace, where it has no rights over any of that any more. A step that
+//! fails is told to the spawner and ends the process. Nothing here returns.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

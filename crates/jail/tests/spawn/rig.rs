@@ -74,14 +74,15 @@ pub(crate) fn make(
     spec: &MakeSpec,
     workspace: Option<BorrowedFd<'_>>,
 ) -> Result<Sandbox, SpawnError> {
-    make_in(spawner, spec, workspace, &[])
+    make_with(spawner, spec, workspace, None, &[])
 }
 
-/// Makes a sandbox in control groups.
-pub(crate) fn make_in(
+/// Makes a sandbox on a block device, in control groups.
+pub(crate) fn make_with(
     spawner: &mut Spawner,
     spec: &MakeSpec,
     workspace: Option<BorrowedFd<'_>>,
+    disk: Option<BorrowedFd<'_>>,
     cgroup_procs: &[BorrowedFd<'_>],
 ) -> Result<Sandbox, SpawnError> {
     let pair = || {
@@ -93,7 +94,7 @@ pub(crate) fn make_in(
         init: init.as_fd(),
         stub: stub.as_fd(),
         workspace,
-        disk: None,
+        disk,
         cgroup: None,
         cgroup_procs,
     };
