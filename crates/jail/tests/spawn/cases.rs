@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
-use crate::rig::{Directory, Sandbox, expect, make, make_in, spawner, spec};
+use crate::rig::{Directory, Sandbox, expect, make, make_with, spawner, spec};
 use crate::{Case, Outcome};
 
 pub(crate) const CASES: &[Case] = &[
@@ -385,7 +385,7 @@ fn control_groups() -> Outcome {
             .open(group.join("cgroup.procs"))
             .map_err(|error| error.to_string())?;
         let mut spawner = spawner(None).map_err(|error| format!("{error:?}"))?;
-        let sandbox = make_in(&mut spawner, &spec(), None, &[procs.as_fd()])
+        let sandbox = make_with(&mut spawner, &spec(), None, None, &[procs.as_fd()])
             .map_err(|error| format!("{error:?}"))?;
         let name = group.file_name().unwrap().to_string_lossy().into_owned();
         let outside = sandbox.seen("cgroup");

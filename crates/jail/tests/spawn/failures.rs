@@ -9,7 +9,7 @@ use leasehold_jail::spawn::{MakeStep, SpawnError, Spawner, SpawnerConfig};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
-use crate::rig::{expect, make, make_in, spawner, spec};
+use crate::rig::{expect, make, make_with, spawner, spec};
 use crate::{Case, Outcome};
 
 pub(crate) const CASES: &[Case] = &[
@@ -59,7 +59,7 @@ fn steps() -> Outcome {
     let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let groups = [null.as_fd()];
     failed(
-        make_in(&mut spawner, &spec(), None, &groups),
+        make_with(&mut spawner, &spec(), None, None, &groups),
         MakeStep::Cgroup,
     )?;
     let mut order = spec();

@@ -1,7 +1,12 @@
 //! What a sandbox is, tried from inside: `/proc`, devices, limits, network, nesting.
 
+use std::os::fd::AsFd;
+use std::process::Command;
+
+use leasehold_jail::spawn::Disk;
+
 use crate::cases::sandbox;
-use crate::rig::{expect, make, spawner, spec};
+use crate::rig::{Directory, expect, make, make_with, spawner, spec};
 use crate::{Case, Outcome};
 
 pub(crate) const CASES: &[Case] = &[
@@ -14,6 +19,7 @@ pub(crate) const CASES: &[Case] = &[
         "disk_inodes_shared_memory_and_terminals_are_bounded",
         bounded,
     ),
+    ("disk_image_bounds_what_memory_need_not_hold", image),
     ("network_is_loopback_alone", network),
     ("network_of_the_pool_is_the_same", pooled_network),
     ("namespaces_cannot_be_nested", nesting),
@@ -101,7 +107,7 @@ fn sealed() -> Outcome {
         .1;
     expect(found.is_empty(), format!("writable: {found}"))?;
     // The control: in a user namespace that maps the host's root, this one does open.
-    let control = std::process::Command::new("unshare")
+    let control = Command::new("unshare")
         .args(["--user", "--map-root-user", "sh", "-c"])
         .arg("exec 3>>/proc/sys/kernel/core_pattern")
         .status();
@@ -238,6 +244,39 @@ print(n)";
     expect(got == "16", format!("{got} terminals"))
 }
 
+fn image() -> Outcome {
+    let directory = Directory::new("image");
+    let path = directory.0.join("disk.ext4");
+    let size = 32 << 20;
+    let file = std::fs::File::create_new(&path).map_err(|error| error.to_string())?;
+    file.set_len(size).map_err(|error| error.to_string())?;
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-m", "0", "-N", "256"])
+        .arg(&path)
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        return Err("SKIP disk_image: no mkfs.ext4 here".into());
+    }
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let Ok(device) = leasehold_jail::loop_device::attach(file.as_fd()) else {
+        return Err("SKIP disk_image: no loop device is to be had".into());
+    };
+    let mut order = spec();
+    order.disk = Disk::Image;
+    order.memory_bytes = 16 << 20;
+    let mut spawner = spawner(None).map_err(|error| format!("{error:?}"))?;
+    let sandbox = make_with(&mut spawner, &order, None, Some(device.device.as_fd()), &[])
+        .map_err(|error| format!("{error:?}"))?;
+    let (_, out) = sandbox.sh("head -c 64m /dev/zero > /workspace/a; stat -c %s /workspace/a");
+    expect(out.contains("No space left"), format!("more than the image holds: {out}"))?;
+    sandbox.out("rm /workspace/a && echo x > /tmp/b && echo y > /home/user/c")?;
+    let (_, out) = sandbox.sh("cd /tmp && for i in $(seq 400); do touch f$i || break; done");
+    expect(out.contains("No space left"), format!("more files than the image holds: {out}"))?;
+    let (status, out) = sandbox.init("cat /proc/self/mountinfo");
+    let name = directory.0.display().to_string();
+    expect(status == 0 && !out.contains(&name), format!("the image has a name: {out}"))
+}
+
 const NETWORK: &str = "import socket,threading
 for family,address in ((socket.AF_INET,\"127.0.0.1\"),(socket.AF_INET6,\"::1\")):
     s=socket.socket(family,socket.SOCK_STREAM); s.bind((address,80)); s.listen()
@@ -329,7 +368,7 @@ fn nesting() -> Outcome {
         }
     }
     // The control: the same program does it on this host as an ordinary user.
-    let control = std::process::Command::new("setpriv")
+    let control = Command::new("setpriv")
         .args([
             "--reuid",
             "23456",
