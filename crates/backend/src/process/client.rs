@@ -214,7 +214,7 @@ pub struct Client {
     inbox: Inbox,
     next_tag: u64,
     supervisor: u32,
-    /// The supervisor, where this process started it and so has to reap it.
+    /// The supervisor, where this process started it.
     child: Option<Child>,
 }
 
@@ -343,23 +343,23 @@ impl Client {
     }
 }
 
+impl Client {
+    /// The connection for a reader of its own: socket, what was read of it, next tag, child.
+    pub(super) fn into_parts(mut self) -> (UnixStream, Inbox, u64, Option<Child>) {
+        let child = self.child.take();
+        let inbox = std::mem::take(&mut self.inbox);
+        (self.socket, inbox, self.next_tag, child)
+    }
+}
+
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            // Reaps it if it is over; else it goes on, and init reaps it after we are gone.
-            let _ = child.try_wait();
-        }
-    }
-}
-
 /// A failure of the socket as the caller should see it.
-fn lost(error: io::Error) -> ClientError {
+pub(super) fn lost(error: io::Error) -> ClientError {
     match error.kind() {
         io::ErrorKind::BrokenPipe
         | io::ErrorKind::ConnectionReset

@@ -4,4 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 mod client;
+mod fake;
+mod process;
 mod scratch;

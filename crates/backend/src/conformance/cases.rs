@@ -1,0 +1,506 @@
+//! Life, streams and ends.
+
+use leasehold_core::end::{CancelledBy, EndReason, ExitStatus};
+use leasehold_core::error::ErrorKind;
+use leasehold_core::limits::{Limit, Limits};
+use leasehold_core::spec::SandboxSpec;
+use leasehold_core::stage::Stage;
+
+use super::script::{COMPLAINED, PRINTED, Script};
+use super::{Case, Suite, Trouble, Verdict, await_output, check, finish, new_run};
+use crate::execution::RunEvent;
+use crate::seam::{Doing, Known};
+
+pub(super) const ALL: &[(&str, Case)] = &[
+    (
+        "a parked computer is there and clean when it is gone",
+        parked,
+    ),
+    ("a bad request is refused as invalid", refused),
+    ("0 and 1", true_and_false),
+    ("every exit status comes through", exit_statuses),
+    ("a signal is told as one", signal),
+    ("a command that is not there", missing),
+    ("a file that is no program", not_executable),
+    ("both streams byte for byte", streams),
+    ("standard input comes through to its end", echo),
+    ("no standard input reads as empty", no_input),
+    ("the environment is exactly the declared one", environment),
+    ("the working directory", directory),
+    ("seven stages, once each and in order", stages),
+    ("a run id serves once", run_id_once),
+    ("a computer serves one run", one_run),
+    ("a run is read again after its end", attach),
+    ("cancelling ends it as cancelled", cancel),
+    (
+        "cancelling a stubborn one takes the grace, or none",
+        stubborn,
+    ),
+    ("destroying a busy one ends its run", destroy_busy),
+    ("destroying again says the same", destroy_twice),
+    (
+        "a computer whose init died is told and removed",
+        crash_running,
+    ),
+    ("a parked one whose init died is removed", crash_parked),
+    ("one computer does not see another", apart),
+    ("a computer is adopted while it lives", adopt),
+    ("a sweep ends what nobody knows", sweep),
+    ("artifacts are taken and links are not", artifacts),
+];
+
+fn parked<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        let contract = computer.contract();
+        check!(
+            contract.backend == suite.backend.name(),
+            "the contract names backend {}",
+            contract.backend
+        );
+        check!(
+            contract.isolation == suite.backend.isolation(),
+            "the contract says {:?}",
+            contract.isolation
+        );
+        computer.usage().await?;
+        let observed = computer.destroy().await?;
+        check!(observed.clean(), "not clean: {observed:?}");
+        Ok(())
+    })
+}
+
+fn refused<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let mut spec = SandboxSpec::default();
+        spec.limits.memory_bytes = Limit::asked(1);
+        match suite.backend.provision(spec, None).await {
+            Ok(_) => Err(Trouble::Wrong("1 byte of memory was granted".to_owned())),
+            Err(error) => {
+                check!(
+                    error.kind() == ErrorKind::Invalid,
+                    "refused as {:?}: {error}",
+                    error.kind()
+                );
+                Ok(())
+            }
+        }
+    })
+}
+
+async fn ends_as(suite: &Suite<'_>, script: Script, want: EndReason) -> Verdict {
+    let done = suite.run(Limits::default(), script.exec()).await?;
+    let end = done.end()?;
+    check!(*end == want, "{script:?} ended as {end:?}, not {want:?}");
+    let cleanup = done.record.cleanup.as_ref();
+    check!(
+        cleanup.is_some_and(leasehold_core::record::Observed::clean),
+        "{script:?} was not removed cleanly: {cleanup:?}"
+    );
+    Ok(())
+}
+
+fn tool_error(exit: ExitStatus) -> EndReason {
+    EndReason::ToolError { exit }
+}
+
+fn true_and_false<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        ends_as(suite, Script::True, EndReason::Completed).await?;
+        ends_as(
+            suite,
+            Script::False,
+            tool_error(ExitStatus::Exit { code: 1 }),
+        )
+        .await
+    })
+}
+
+fn exit_statuses<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        for code in [2, 7, 42, 125, 126, 127, 128, 137, 255] {
+            let want = tool_error(ExitStatus::Exit { code });
+            ends_as(suite, Script::Exit(code), want).await?;
+        }
+        Ok(())
+    })
+}
+
+fn signal<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let want = tool_error(ExitStatus::Signal { number: 9 });
+        ends_as(suite, Script::Signal, want).await
+    })
+}
+
+fn missing<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(ends_as(
+        suite,
+        Script::Missing,
+        tool_error(ExitStatus::NotFound),
+    ))
+}
+
+fn not_executable<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    let want = tool_error(ExitStatus::NotExecutable);
+    Box::pin(ends_as(suite, Script::NotExecutable, want))
+}
+
+fn streams<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let done = suite.run(Limits::default(), Script::Print.exec()).await?;
+        check!(done.stdout == PRINTED, "standard output: {:?}", done.stdout);
+        check!(
+            done.stderr == COMPLAINED,
+            "standard error: {:?}",
+            done.stderr
+        );
+        let counts = (done.record.stdout, done.record.stderr);
+        let (out, err) = (PRINTED.len() as u64, COMPLAINED.len() as u64);
+        check!(
+            counts.0.written == out && counts.0.kept == out && !counts.0.truncated,
+            "{counts:?}"
+        );
+        check!(
+            counts.1.written == err && counts.1.kept == err,
+            "{counts:?}"
+        );
+        Ok(())
+    })
+}
+
+fn echo<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        const TEXT: &[u8] = b"in\0\xfe\nno line end";
+        let mut exec = Script::Echo.exec();
+        exec.stdin = true;
+        let computer = suite.park(Limits::default()).await?;
+        let mut execution = computer.run(new_run()?, exec).await?;
+        let Some(input) = execution.input.take() else {
+            return Err(Trouble::Wrong("there is no standard input".to_owned()));
+        };
+        // A pipe takes so few bytes at once.
+        let put = rustix::io::write(&input, TEXT).map_err(std::io::Error::from)?;
+        check!(put == TEXT.len(), "{put} bytes were taken");
+        await_output(&mut execution, TEXT.len() as u64).await?;
+        drop(input);
+        let done = finish(execution).await?;
+        check!(done.stdout == TEXT, "came back as {:?}", done.stdout);
+        check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
+        Ok(())
+    })
+}
+
+fn no_input<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        let execution = computer.run(new_run()?, Script::Echo.exec()).await?;
+        check!(execution.input.is_none(), "an input was given");
+        let done = finish(execution).await?;
+        check!(done.stdout.is_empty(), "read {:?}", done.stdout);
+        check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
+        Ok(())
+    })
+}
+
+fn environment<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let mut exec = Script::Env.exec();
+        exec.env.insert("A".to_owned(), "1 2=3".to_owned());
+        exec.env.insert("EMPTY".to_owned(), String::new());
+        let want: Vec<String> = exec
+            .env
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let done = suite.run(Limits::default(), exec).await?;
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        let mut got: Vec<&str> = text.lines().collect();
+        got.sort_unstable();
+        check!(got == want, "the environment is {got:?}, not {want:?}");
+        let names = done.record.contract.map(|contract| contract.env_names);
+        let names = names.unwrap_or_default();
+        check!(names == ["A", "EMPTY", "PATH"], "recorded as {names:?}");
+        Ok(())
+    })
+}
+
+fn directory<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        for (asked, want) in [(None, "/workspace\n"), (Some("/tmp"), "/tmp\n")] {
+            let mut exec = Script::Pwd.exec();
+            exec.cwd = asked.map(str::to_owned);
+            let done = suite.run(Limits::default(), exec).await?;
+            let got = String::from_utf8_lossy(&done.stdout).into_owned();
+            check!(got == want, "{asked:?} gives {got:?}");
+        }
+        Ok(())
+    })
+}
+
+fn stages<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let done = suite.run(Limits::default(), Script::True.exec()).await?;
+        let recorded: Vec<Stage> = done.record.stages.iter().map(|time| time.stage).collect();
+        check!(recorded == Stage::ALL, "recorded: {recorded:?}");
+        let told: Vec<Stage> = done
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                RunEvent::Stage(time) => Some(time.stage),
+                _ => None,
+            })
+            .collect();
+        check!(told == Stage::ALL, "told: {told:?}");
+        let ended = done
+            .events
+            .iter()
+            .filter(|event| matches!(event, RunEvent::Ended(_)))
+            .count();
+        check!(ended == 1, "the end was told {ended} times");
+        Ok(())
+    })
+}
+
+fn run_id_once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let run = new_run()?;
+        let first = suite.park(Limits::default()).await?;
+        finish(first.run(run.clone(), Script::True.exec()).await?).await?;
+        let second = suite.park(Limits::default()).await?;
+        let again = second.run(run, Script::True.exec()).await;
+        second.destroy().await?;
+        let kind = again.map(drop).map_err(|error| error.kind());
+        check!(
+            kind == Err(ErrorKind::Exists) || kind == Err(ErrorKind::Conflict),
+            "a second run of the same id: {kind:?}"
+        );
+        Ok(())
+    })
+}
+
+fn one_run<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        let mut first = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        await_output(&mut first, 7).await?;
+        let second = computer.run(new_run()?, Script::True.exec()).await;
+        check!(second.is_err(), "a second run was let in beside the first");
+        computer.cancel(CancelledBy::Caller, true).await?;
+        finish(first).await?;
+        let third = computer.run(new_run()?, Script::True.exec()).await;
+        check!(third.is_err(), "a run was let in after the first");
+        Ok(())
+    })
+}
+
+fn attach<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let run = new_run()?;
+        let computer = suite.park(Limits::default()).await?;
+        let first = computer.run(run.clone(), Script::Print.exec()).await?;
+        let first = finish(first).await?;
+        let again = finish(suite.backend.attach(run).await?).await?;
+        check!(again.stdout == PRINTED, "read again: {:?}", again.stdout);
+        check!(again.record == first.record, "another record was read");
+        let nobody = suite.backend.attach(new_run()?).await;
+        let kind = nobody.map(drop).map_err(|error| error.kind());
+        check!(
+            kind == Err(ErrorKind::NotFound),
+            "a run nobody made: {kind:?}"
+        );
+        Ok(())
+    })
+}
+
+fn cancel<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        let mut execution = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        await_output(&mut execution, 7).await?;
+        computer.cancel(CancelledBy::Operator, false).await?;
+        let done = finish(execution).await?;
+        let want = EndReason::Cancelled {
+            by: CancelledBy::Operator,
+        };
+        check!(*done.end()? == want, "ended as {:?}", done.end()?);
+        check!(done.stdout == b"before\n", "kept {:?}", done.stdout);
+        Ok(())
+    })
+}
+
+fn stubborn<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let limits = Limits {
+            grace_ms: 300,
+            ..Limits::default()
+        };
+        for (at_once, least) in [(false, 250_000), (true, 0)] {
+            let computer = suite.park(limits.clone()).await?;
+            let mut execution = computer.run(new_run()?, Script::Stubborn.exec()).await?;
+            await_output(&mut execution, 7).await?;
+            computer.cancel(CancelledBy::Caller, at_once).await?;
+            let done = finish(execution).await?;
+            let cancelled = matches!(done.end()?, EndReason::Cancelled { .. });
+            check!(cancelled, "ended as {:?}", done.end()?);
+            let wall = done.record.usage.wall_micros;
+            check!(
+                (least..30_000_000).contains(&wall),
+                "at once {at_once}: it ran {wall} µs"
+            );
+        }
+        Ok(())
+    })
+}
+
+fn destroy_busy<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        let mut execution = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        await_output(&mut execution, 7).await?;
+        let observed = computer.destroy().await?;
+        check!(observed.clean(), "not clean: {observed:?}");
+        let done = finish(execution).await?;
+        let cancelled = matches!(done.end()?, EndReason::Cancelled { .. });
+        check!(cancelled, "ended as {:?}", done.end()?);
+        Ok(())
+    })
+}
+
+fn destroy_twice<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        for time in ["first", "second", "third"] {
+            let observed = computer.destroy().await?;
+            check!(observed.clean(), "{time} time: {observed:?}");
+        }
+        let run = computer.run(new_run()?, Script::True.exec()).await;
+        check!(run.is_err(), "a run was let into what is gone");
+        let usage = computer.usage().await.map_err(|error| error.kind());
+        check!(usage == Err(ErrorKind::NotFound), "usage: {usage:?}");
+        Ok(())
+    })
+}
+
+/// Kills init, or says that nobody can.
+async fn crash(suite: &Suite<'_>, computer: &dyn crate::seam::Computer) -> Verdict {
+    match suite.rig.crash(computer.id()) {
+        None => Err(Trouble::Missing("a way to kill init".to_owned())),
+        Some(doing) => doing.await.map_err(Trouble::Wrong),
+    }
+}
+
+fn crash_running<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        let mut execution = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        await_output(&mut execution, 7).await?;
+        crash(suite, computer.as_ref()).await?;
+        let done = finish(execution).await?;
+        let crashed = matches!(done.end()?, EndReason::SandboxCrashed { .. });
+        check!(crashed, "ended as {:?}", done.end()?);
+        let observed = computer.destroy().await?;
+        check!(observed.clean(), "not clean: {observed:?}");
+        Ok(())
+    })
+}
+
+fn crash_parked<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        crash(suite, computer.as_ref()).await?;
+        let observed = computer.destroy().await?;
+        check!(observed.clean(), "not clean: {observed:?}");
+        let run = computer.run(new_run()?, Script::True.exec()).await;
+        check!(run.is_err(), "a run was let into what is gone");
+        Ok(())
+    })
+}
+
+fn apart<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        // The mark is seen where it was left, so looking means something.
+        let want = tool_error(ExitStatus::Exit { code: 1 });
+        ends_as(suite, Script::MarkAndLook, want).await?;
+        let marked = suite.park(Limits::default()).await?;
+        let mut marking = marked.run(new_run()?, Script::Mark.exec()).await?;
+        await_output(&mut marking, 7).await?;
+        ends_as(suite, Script::Look, EndReason::Completed).await?;
+        let done = suite.run(Limits::default(), Script::Count.exec()).await?;
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        let seen: Option<u32> = text.trim().parse().ok();
+        check!(
+            seen.is_some_and(|seen| seen <= 4),
+            "it sees {text:?} processes"
+        );
+        marked.cancel(CancelledBy::Caller, true).await?;
+        finish(marking).await?;
+        Ok(())
+    })
+}
+
+fn adopt<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let made = suite.park(Limits::default()).await?;
+        let known = Known {
+            sandbox: made.id().clone(),
+            contract: made.contract().clone(),
+        };
+        drop(made);
+        let Some(adopted) = suite.backend.adopt(known.clone()).await? else {
+            return Err(Trouble::Wrong("a living computer was not found".to_owned()));
+        };
+        let execution = adopted.run(new_run()?, Script::True.exec()).await?;
+        let done = finish(execution).await?;
+        check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
+        adopted.destroy().await?;
+        let gone = suite.backend.adopt(known).await?;
+        check!(gone.is_none(), "a computer that is gone was adopted");
+        Ok(())
+    })
+}
+
+fn sweep<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let kept = suite.park(Limits::default()).await?;
+        let lost = suite.park(Limits::default()).await?;
+        let swept = suite.backend.sweep(vec![kept.id().clone()]).await?;
+        let found = swept.ended.iter().find(|(id, _)| id == lost.id());
+        check!(
+            found.is_some_and(|(_, observed)| observed.clean()),
+            "swept: {swept:?}"
+        );
+        let spared = swept.ended.iter().all(|(id, _)| id != kept.id());
+        check!(spared, "what is known was ended");
+        let execution = kept.run(new_run()?, Script::True.exec()).await?;
+        check!(
+            *finish(execution).await?.end()? == EndReason::Completed,
+            "what is known was harmed"
+        );
+        Ok(())
+    })
+}
+
+fn artifacts<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let mut exec = Script::Artifacts.exec();
+        exec.artifacts = vec!["out/*".to_owned(), "nothing".to_owned()];
+        let done = suite.run(Limits::default(), exec).await?;
+        let rows: Vec<(&str, u64, &str)> = done
+            .record
+            .artifacts
+            .iter()
+            .map(|row| {
+                let reason = row.skipped.as_deref().unwrap_or("taken");
+                (row.path.as_str(), row.bytes, reason)
+            })
+            .collect();
+        let want = [
+            ("out/a", 4, "taken"),
+            ("out/link", 0, "symlink"),
+            ("nothing", 0, "not_found"),
+        ];
+        check!(rows == want, "collected {rows:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,35 @@
+//! Why a backend could not do what it was asked.
+
+use std::error::Error;
+
+use leasehold_core::error::{ErrorKind, PublicError};
+
+/// A failure of a backend. How a run ended is never one of these: that is in its record.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// It said no, in words that may be shown.
+    #[error(transparent)]
+    Refused(#[from] PublicError),
+    /// What makes the computers is not there, or broke off.
+    #[error("backend {backend} cannot be used")]
+    Lost {
+        /// Which backend.
+        backend: &'static str,
+        /// What kind of failure it is.
+        kind: ErrorKind,
+        /// What is known.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl BackendError {
+    /// The kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Refused(error) => error.kind,
+            Self::Lost { kind, .. } => *kind,
+        }
+    }
+}

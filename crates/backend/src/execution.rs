@@ -1,0 +1,94 @@
+//! One run as its caller follows it.
+//!
+//! Output is not carried here: it is in two files that grow, readable at any offset, so that a slow
+//! reader holds up nobody and a later one misses nothing.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::record::RunRecord;
+use leasehold_core::stage::StageTime;
+use tokio::sync::mpsc;
+
+use crate::error::BackendError;
+
+/// Events that wait for a slow caller.
+pub(crate) const EVENTS_MAX: usize = 32;
+/// Of these, so many places are kept for events that must not be lost.
+pub(crate) const EVENTS_KEPT: usize = 16;
+
+/// What happens in a run, in this order: stages and output in turn, then `Ended`, then `Cleaned`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunEvent {
+    /// A stage ended.
+    Stage(StageTime),
+    /// So many bytes are in the files now. Not every step is told; the newest counts.
+    Output {
+        /// Bytes of standard output.
+        stdout: u64,
+        /// Bytes of standard error.
+        stderr: u64,
+    },
+    /// Why it is over is fixed. Removal goes on.
+    Ended(Box<RunRecord>),
+    /// Removal was observed. Nothing follows.
+    Cleaned(Box<RunRecord>),
+}
+
+/// What a backend puts in at the other end.
+pub(crate) type EventSender = mpsc::Sender<Result<RunEvent, BackendError>>;
+
+/// A run in progress, or one that is over and read again.
+#[derive(Debug)]
+pub struct Execution {
+    /// Which run.
+    pub run: RunId,
+    /// In which computer.
+    pub sandbox: SandboxId,
+    /// Standard output so far, or that of the terminal.
+    pub stdout: File,
+    /// Standard error so far.
+    pub stderr: File,
+    /// Where its standard input or terminal is written, if it has one. Dropping it ends the input.
+    pub input: Option<OwnedFd>,
+    events: mpsc::Receiver<Result<RunEvent, BackendError>>,
+}
+
+impl Execution {
+    pub(crate) fn new(
+        run: RunId,
+        sandbox: SandboxId,
+        [stdout, stderr]: [OwnedFd; 2],
+        input: Option<OwnedFd>,
+        events: mpsc::Receiver<Result<RunEvent, BackendError>>,
+    ) -> Self {
+        Self {
+            run,
+            sandbox,
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            input,
+            events,
+        }
+    }
+
+    /// The next event; `None` after the last. An error means that its backend broke off: the run
+    /// itself is found again by `attach`.
+    pub async fn next(&mut self) -> Option<Result<RunEvent, BackendError>> {
+        self.events.recv().await
+    }
+
+    /// Waits for the end, then for the removal, and gives the complete record.
+    ///
+    /// # Errors
+    /// When the backend broke off before; `None` in place of the record when it did so silently.
+    pub async fn cleaned(&mut self) -> Result<Option<RunRecord>, BackendError> {
+        while let Some(event) = self.next().await {
+            if let RunEvent::Cleaned(record) = event? {
+                return Ok(Some(*record));
+            }
+        }
+        Ok(None)
+    }
+}

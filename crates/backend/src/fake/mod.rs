@@ -1,0 +1,235 @@
+//! A backend without an operating system, for tests of what stands above a backend.
+//!
+//! It keeps the same promises as a real one (the conformance suite says so): one state machine, ends
+//! decided by the same rule, limits that are refused when they cannot be held, observed removal. Time
+//! is the runtime's, so a test with paused time needs no waiting. It plays the commands of
+//! [`crate::conformance::script`]; any other command returns 0. What goes wrong is said by
+//! [`Faults`].
+
+mod act;
+mod admit;
+mod computer;
+mod run;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::isolation::Isolation;
+use leasehold_core::limits::Resource;
+use leasehold_core::sandbox::state::{Action, State};
+use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
+use tokio::sync::mpsc;
+
+use self::computer::{FakeComputer, Slot};
+use self::run::Recorded;
+use crate::conformance::Rig;
+use crate::error::BackendError;
+use crate::execution::{EVENTS_MAX, Execution};
+use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Swept};
+
+/// Name of this backend.
+pub const NAME: &str = "fake";
+
+/// What goes wrong, and how slow it is. The default is a host without faults.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// Why it cannot be used at all.
+    pub unusable: Option<PublicError>,
+    /// How many computers there is room for; none means any number.
+    pub capacity: Option<usize>,
+    /// The next computers that are asked for are refused with these.
+    pub provision: VecDeque<PublicError>,
+    /// How long a computer takes to be made.
+    pub provision_takes: Duration,
+    /// How long a run takes before its command starts.
+    pub start_takes: Duration,
+    /// The next runs crash after so long.
+    pub crash: VecDeque<Duration>,
+    /// How long a removal takes.
+    pub destroy_takes: Duration,
+    /// The next removals leave something behind and say so.
+    pub dirty: u32,
+    /// Limits this host cannot hold.
+    pub unenforced: Vec<Resource>,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    faults: Faults,
+    made: u64,
+    slots: BTreeMap<SandboxId, Arc<Slot>>,
+    runs: BTreeMap<RunId, Arc<Recorded>>,
+}
+
+/// The backend. Cheap to clone; clones share one world.
+#[derive(Debug, Clone, Default)]
+pub struct FakeBackend {
+    world: Arc<Mutex<World>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds one of these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refuse(kind: ErrorKind, message: impl Into<String>) -> BackendError {
+    PublicError::new(kind, message).into()
+}
+
+impl FakeBackend {
+    /// A host without faults and without computers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Looks at or changes what goes wrong from now on.
+    pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
+        change(&mut locked(&self.world).faults)
+    }
+
+    /// Every computer that is not gone, and its state.
+    #[must_use]
+    pub fn present(&self) -> Vec<(SandboxId, State)> {
+        let world = locked(&self.world);
+        world
+            .slots
+            .values()
+            .map(|slot| (slot.id.clone(), slot.state()))
+            .filter(|(_, state)| !state.terminal())
+            .collect()
+    }
+
+    /// Kills our own first process in a computer.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn crash(&self, sandbox: &SandboxId) -> Result<(), PublicError> {
+        let slot = locked(&self.world).slots.get(sandbox).cloned();
+        let missing = || PublicError::new(ErrorKind::NotFound, "no such sandbox");
+        slot.ok_or_else(missing)?.crash();
+        Ok(())
+    }
+
+    async fn made(&self, spec: SandboxSpec, directory: bool) -> Result<FakeComputer, BackendError> {
+        let (slot, takes) = {
+            let mut world = locked(&self.world);
+            if let Some(error) = &world.faults.unusable {
+                return Err(error.clone().into());
+            }
+            let contract = admit::contract(&spec, directory, &world.faults.unenforced)?;
+            let present = world
+                .slots
+                .values()
+                .filter(|slot| slot.state().holds_resources());
+            if world
+                .faults
+                .capacity
+                .is_some_and(|most| present.count() >= most)
+            {
+                return Err(refuse(
+                    ErrorKind::NoCapacity,
+                    "no room for one more sandbox",
+                ));
+            }
+            world.made += 1;
+            let mut entropy = [0; 13];
+            entropy[..8].copy_from_slice(&world.made.to_be_bytes());
+            let id = SandboxId::from_entropy(&entropy);
+            let slot = Arc::new(Slot::new(id.clone(), contract));
+            slot.act(Action::Create)?;
+            if let Some(error) = world.faults.provision.pop_front() {
+                return Err(error.into());
+            }
+            world.slots.insert(id, Arc::clone(&slot));
+            (slot, world.faults.provision_takes)
+        };
+        tokio::time::sleep(takes).await;
+        slot.act(Action::Park)?;
+        Ok(FakeComputer::new(Arc::clone(&self.world), slot))
+    }
+}
+
+impl Backend for FakeBackend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn isolation(&self) -> Isolation {
+        Isolation::Process
+    }
+
+    fn probe(&self) -> Doing<'_, Result<Capabilities, PublicError>> {
+        Box::pin(async {
+            let faults = self.faults(|faults| faults.clone());
+            match faults.unusable {
+                Some(error) => Err(error),
+                None => Ok(Capabilities {
+                    enforcement: admit::enforcement(&SandboxSpec::default(), &faults.unenforced),
+                    posture: admit::posture(),
+                    workspaces: vec![WorkspaceMode::Ephemeral],
+                }),
+            }
+        })
+    }
+
+    fn provision(
+        &self,
+        spec: SandboxSpec,
+        workspace: Option<OwnedFd>,
+    ) -> Doing<'_, Result<Box<dyn Computer>, BackendError>> {
+        Box::pin(async move {
+            let computer = self.made(spec, workspace.is_some()).await?;
+            Ok(Box::new(computer) as Box<dyn Computer>)
+        })
+    }
+
+    fn adopt(&self, known: Known) -> Doing<'_, Result<Option<Box<dyn Computer>>, BackendError>> {
+        Box::pin(async move {
+            let slot = locked(&self.world).slots.get(&known.sandbox).cloned();
+            let living = slot.filter(|slot| slot.state().holds_resources());
+            let adopt = |slot| FakeComputer::new(Arc::clone(&self.world), slot);
+            Ok(living.map(|slot| Box::new(adopt(slot)) as Box<dyn Computer>))
+        })
+    }
+
+    fn attach(&self, run: RunId) -> Doing<'_, Result<Execution, BackendError>> {
+        Box::pin(async move {
+            let recorded = locked(&self.world).runs.get(&run).cloned();
+            let recorded = recorded
+                .ok_or_else(|| refuse(ErrorKind::NotFound, format!("run `{run}` is not there")))?;
+            let (sender, events) = mpsc::channel(EVENTS_MAX);
+            recorded.follow(sender);
+            recorded.execution(None, events)
+        })
+    }
+
+    fn sweep(&self, live: Vec<SandboxId>) -> Doing<'_, Result<Swept, BackendError>> {
+        Box::pin(async move {
+            let unknown: Vec<Arc<Slot>> = locked(&self.world)
+                .slots
+                .values()
+                .filter(|slot| !live.contains(&slot.id) && slot.idle())
+                .cloned()
+                .collect();
+            let mut swept = Swept::default();
+            for slot in unknown {
+                let id = slot.id.clone();
+                let computer = FakeComputer::new(Arc::clone(&self.world), slot);
+                swept.ended.push((id, computer.end().await?));
+            }
+            Ok(swept)
+        })
+    }
+}
+
+impl Rig for FakeBackend {
+    fn crash<'a>(&'a self, sandbox: &'a SandboxId) -> Option<Doing<'a, Result<(), String>>> {
+        let done = Self::crash(self, sandbox).map_err(|error| error.message);
+        Some(Box::pin(std::future::ready(done)))
+    }
+}

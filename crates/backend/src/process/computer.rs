@@ -1,0 +1,193 @@
+//! One sandbox of the supervisor's, and the runs in it.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::contract::Contract;
+use leasehold_core::end::CancelledBy;
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::record::{Observed, Usage};
+use leasehold_core::spec::ExecSpec;
+use leasehold_protocol::supervisor::{Event, Request, Target};
+use tokio::sync::mpsc;
+
+use super::client::ClientError;
+use super::link::OpenCall;
+use super::{DESTROY, QUICK, Shared};
+use crate::error::BackendError;
+use crate::execution::{EVENTS_KEPT, EVENTS_MAX, EventSender, Execution, RunEvent};
+use crate::seam::{Computer, Doing};
+
+/// A sandbox that the supervisor parents.
+#[derive(Debug)]
+pub(super) struct ProcessComputer {
+    shared: Arc<Shared>,
+    sandbox: SandboxId,
+    contract: Contract,
+    /// The run it was claimed for.
+    run: Mutex<Option<RunId>>,
+}
+
+impl ProcessComputer {
+    pub(super) fn new(shared: Arc<Shared>, sandbox: SandboxId, contract: Contract) -> Self {
+        Self {
+            shared,
+            sandbox,
+            contract,
+            run: Mutex::new(None),
+        }
+    }
+
+    pub(super) async fn end(&self) -> Result<Observed, ClientError> {
+        destroy(&self.shared, &self.sandbox).await
+    }
+
+    async fn claim(&self, run: RunId, exec: ExecSpec) -> Result<Execution, ClientError> {
+        let link = self.shared.link().await?;
+        let request = Request::Run {
+            run: run.clone(),
+            target: Target::Parked(self.sandbox.clone()),
+            exec,
+        };
+        let execution = follow(link.call(request, &[]).await?, QUICK).await?;
+        *self.claimed() = Some(run);
+        Ok(execution)
+    }
+
+    fn claimed(&self) -> std::sync::MutexGuard<'_, Option<RunId>> {
+        // Nothing panics while it holds this lock.
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn end_run(&self, by: CancelledBy, at_once: bool) -> Result<(), ClientError> {
+        let claimed = self.claimed().clone();
+        let Some(run) = claimed else {
+            let message = format!("sandbox `{}` has no run to end", self.sandbox);
+            return Err(PublicError::new(ErrorKind::WrongState, message).into());
+        };
+        let request = Request::Cancel { run, by, at_once };
+        match self.shared.ask(request, &[], QUICK).await? {
+            (Event::Done, _) => Ok(()),
+            _ => Err(ClientError::Unexpected { request: "cancel" }),
+        }
+    }
+
+    async fn agent(&self) -> Result<OwnedFd, ClientError> {
+        let request = Request::Agent {
+            sandbox: self.sandbox.clone(),
+        };
+        match self.shared.ask(request, &[], QUICK).await? {
+            (Event::Channel, mut fds) if fds.len() == 1 => fds.pop().ok_or(ClientError::Gone),
+            _ => Err(ClientError::Unexpected { request: "agent" }),
+        }
+    }
+
+    async fn used(&self) -> Result<Usage, ClientError> {
+        let request = Request::Usage {
+            sandbox: self.sandbox.clone(),
+        };
+        match self.shared.ask(request, &[], QUICK).await? {
+            (Event::Usage(usage), _) => Ok(usage),
+            _ => Err(ClientError::Unexpected { request: "usage" }),
+        }
+    }
+}
+
+/// Ends a sandbox. Asked again when the supervisor went away meanwhile: its successor has swept, and
+/// says what it found.
+pub(super) async fn destroy(shared: &Shared, sandbox: &SandboxId) -> Result<Observed, ClientError> {
+    let request = || Request::Destroy {
+        sandbox: sandbox.clone(),
+    };
+    let answer = match shared.ask(request(), &[], DESTROY).await {
+        Err(ClientError::Gone) => shared.ask(request(), &[], DESTROY).await?,
+        other => other?,
+    };
+    match answer {
+        (Event::Destroyed(observed), _) => Ok(observed),
+        _ => Err(ClientError::Unexpected { request: "destroy" }),
+    }
+}
+
+/// Waits until a run is accepted, then passes on what happens in it.
+pub(super) async fn follow(
+    mut call: OpenCall,
+    patience: Duration,
+) -> Result<Execution, ClientError> {
+    let first = tokio::time::timeout(patience, call.next()).await;
+    let (event, mut fds) = first.map_err(|_| ClientError::Silent { waited: patience })??;
+    let Event::Accepted {
+        run,
+        sandbox,
+        input,
+    } = event
+    else {
+        return Err(ClientError::Unexpected { request: "run" });
+    };
+    let got = fds.len();
+    let input = if input { fds.pop() } else { None };
+    let spools: [OwnedFd; 2] = fds
+        .try_into()
+        .map_err(|_| ClientError::Descriptors { want: 2, got })?;
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    tokio::spawn(pass_on(call, sender));
+    Ok(Execution::new(run, sandbox, spools, input, events))
+}
+
+/// Ends with the run, with the supervisor, or when nobody listens any more.
+async fn pass_on(mut call: OpenCall, sender: EventSender) {
+    loop {
+        let heard = tokio::select! {
+            heard = call.next() => heard,
+            () = sender.closed() => return,
+        };
+        let event = match heard {
+            Ok((Event::Stage(time), _)) => RunEvent::Stage(time),
+            Ok((Event::Output { .. }, _)) if sender.capacity() <= EVENTS_KEPT => continue,
+            Ok((Event::Output { stdout, stderr }, _)) => RunEvent::Output { stdout, stderr },
+            Ok((Event::Ended(record), _)) => RunEvent::Ended(record),
+            Ok((Event::Cleaned(record), _)) => {
+                let _ = sender.try_send(Ok(RunEvent::Cleaned(record)));
+                return;
+            }
+            Ok(_) => continue,
+            Err(error) => {
+                let _ = sender.try_send(Err(error.into()));
+                return;
+            }
+        };
+        let _ = sender.try_send(Ok(event));
+    }
+}
+
+impl Computer for ProcessComputer {
+    fn id(&self) -> &SandboxId {
+        &self.sandbox
+    }
+
+    fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    fn run(&self, run: RunId, exec: ExecSpec) -> Doing<'_, Result<Execution, BackendError>> {
+        Box::pin(async { Ok(self.claim(run, exec).await?) })
+    }
+
+    fn cancel(&self, by: CancelledBy, at_once: bool) -> Doing<'_, Result<(), BackendError>> {
+        Box::pin(async move { Ok(self.end_run(by, at_once).await?) })
+    }
+
+    fn channel(&self) -> Doing<'_, Result<OwnedFd, BackendError>> {
+        Box::pin(async { Ok(self.agent().await?) })
+    }
+
+    fn usage(&self) -> Doing<'_, Result<Usage, BackendError>> {
+        Box::pin(async { Ok(self.used().await?) })
+    }
+
+    fn destroy(&self) -> Doing<'_, Result<Observed, BackendError>> {
+        Box::pin(async { Ok(self.end().await?) })
+    }
+}

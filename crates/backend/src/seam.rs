@@ -1,0 +1,140 @@
+//! What a backend and a computer promise.
+//!
+//! Provisioning ends *parked*: the computer is there, bounded, and has run nothing of anybody's.
+//! Claiming it for its one run is then one message, so that whoever keeps parked computers ahead of
+//! demand has no slow part left on the way. Pausing, snapshots, forks and resizing will be optional
+//! traits beside [`Computer`] once a backend has them; until then they do not exist.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+
+use leasehold_core::contract::{Contract, Enforced, Posture};
+use leasehold_core::end::CancelledBy;
+use leasehold_core::error::PublicError;
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::isolation::Isolation;
+use leasehold_core::record::{Observed, Usage};
+use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
+
+use crate::error::BackendError;
+use crate::execution::Execution;
+
+/// Something a backend is doing. It may be dropped: what was begun then ends by itself or is found by
+/// [`Backend::sweep`].
+pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a backend can do on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// How each limit holds here.
+    pub enforcement: Vec<Enforced>,
+    /// What a computer of this backend is made of here.
+    pub posture: Posture,
+    /// How its workspace may come to be.
+    pub workspaces: Vec<WorkspaceMode>,
+}
+
+/// A computer that was made before, as its owner's books have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Which.
+    pub sandbox: SandboxId,
+    /// What it promised when it was made.
+    pub contract: Contract,
+}
+
+/// What [`Backend::sweep`] ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Computers nobody knew, and what was seen after their removal.
+    pub ended: Vec<(SandboxId, Observed)>,
+}
+
+/// A way to make bounded computers.
+pub trait Backend: Send + Sync {
+    /// Its name in contracts and flags.
+    fn name(&self) -> &'static str;
+
+    /// How strong its boundary is.
+    fn isolation(&self) -> Isolation;
+
+    /// Tries it on this host.
+    ///
+    /// # Errors
+    /// The reason why it cannot be used here, and the mend where one is known.
+    fn probe(&self) -> Doing<'_, Result<Capabilities, PublicError>>;
+
+    /// Makes a computer and leaves it parked. The descriptor is the host directory of the workspace,
+    /// for the modes that have one.
+    ///
+    /// # Errors
+    /// When it refuses or cannot make it; nothing is left then.
+    fn provision(
+        &self,
+        spec: SandboxSpec,
+        workspace: Option<OwnedFd>,
+    ) -> Doing<'_, Result<Box<dyn Computer>, BackendError>>;
+
+    /// Takes up a computer made by an earlier process of its owner; `None` when it is gone.
+    ///
+    /// # Errors
+    /// When the backend cannot be asked.
+    fn adopt(&self, known: Known) -> Doing<'_, Result<Option<Box<dyn Computer>>, BackendError>>;
+
+    /// Takes up a run again: one in progress, or one that is over and whose record is kept. Output is
+    /// read from the beginning if wanted.
+    ///
+    /// # Errors
+    /// `not_found` when no such run was recorded.
+    fn attach(&self, run: RunId) -> Doing<'_, Result<Execution, BackendError>>;
+
+    /// Ends every computer that was provisioned, has no run in it and is not among `live`. Only for
+    /// the one owner of this backend's state.
+    ///
+    /// # Errors
+    /// When the backend cannot be asked.
+    fn sweep(&self, live: Vec<SandboxId>) -> Doing<'_, Result<Swept, BackendError>>;
+}
+
+/// One bounded computer. Dropping it ends nothing: its owner's books still have it.
+pub trait Computer: Send + Sync {
+    /// Which.
+    fn id(&self) -> &SandboxId;
+
+    /// What it promises.
+    fn contract(&self) -> &Contract;
+
+    /// Claims it for its one run; it is destroyed when that is over. The id is chosen by the caller
+    /// and can be used once.
+    ///
+    /// # Errors
+    /// When it is not parked any more, or the command is refused; a command that cannot be started
+    /// is no error but an end.
+    fn run(&self, run: RunId, exec: ExecSpec) -> Doing<'_, Result<Execution, BackendError>>;
+
+    /// Ends the run in it: asked first and killed after the grace of its limits, or `at_once`.
+    ///
+    /// # Errors
+    /// `wrong_state` when there is none.
+    fn cancel(&self, by: CancelledBy, at_once: bool) -> Doing<'_, Result<(), BackendError>>;
+
+    /// A byte stream to the agent inside, started if need be. Claims it as a run would.
+    ///
+    /// # Errors
+    /// When it is not parked, or the agent cannot be started.
+    fn channel(&self) -> Doing<'_, Result<OwnedFd, BackendError>>;
+
+    /// What it uses now.
+    ///
+    /// # Errors
+    /// `not_found` when it is gone.
+    fn usage(&self) -> Doing<'_, Result<Usage, BackendError>>;
+
+    /// Ends it and tells what the host saw afterwards. May be called at any time and any number of
+    /// times; where it is gone already the answer says so.
+    ///
+    /// # Errors
+    /// When the backend cannot be asked.
+    fn destroy(&self) -> Doing<'_, Result<Observed, BackendError>>;
+}

@@ -1,0 +1,96 @@
+//! The process backend against the built program.
+
+use std::path::PathBuf;
+
+use leasehold_backend::conformance::{self, Rig};
+use leasehold_backend::process::ProcessBackend;
+use leasehold_backend::process::client::Client;
+use leasehold_backend::process::start::Endpoint;
+use leasehold_backend::seam::{Backend, Doing};
+use leasehold_core::id::SandboxId;
+use leasehold_protocol::supervisor::Request;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::scratch::Scratch;
+
+/// Kills the init of a sandbox by its process id.
+struct Killer(ProcessBackend);
+
+impl Rig for Killer {
+    fn crash<'a>(&'a self, sandbox: &'a SandboxId) -> Option<Doing<'a, Result<(), String>>> {
+        Some(Box::pin(async move {
+            let pid = self.0.init_pid(sandbox).await;
+            let pid = pid.map_err(|error| error.to_string())?;
+            let pid = pid.and_then(|pid| Pid::from_raw(pid.cast_signed()));
+            let pid = pid.ok_or("it has no init")?;
+            kill_process(pid, Signal::KILL).map_err(|errno| errno.to_string())
+        }))
+    }
+}
+
+/// A supervisor of its own in a directory of its own, ended with the test.
+struct Own {
+    endpoint: Endpoint,
+    _directory: Scratch,
+}
+
+impl Own {
+    fn new(test: &str) -> Option<Self> {
+        let Some(program) = std::env::var_os("LEASEHOLD_BIN").map(PathBuf::from) else {
+            eprintln!("SKIP {test}: LEASEHOLD_BIN does not name the built program");
+            return None;
+        };
+        let directory = Scratch::new();
+        let (run, state) = (directory.path().join("run"), directory.path().join("state"));
+        for path in [&run, &state] {
+            std::fs::create_dir(path).unwrap();
+            let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+            std::fs::set_permissions(path, private).unwrap();
+        }
+        Some(Self {
+            endpoint: Endpoint::new(run, state, program),
+            _directory: directory,
+        })
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Ok(mut client) = Client::connect(&self.endpoint) {
+            let _ = client.ask(Request::Stop, &[], std::time::Duration::from_secs(20));
+        }
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.endpoint.log());
+            eprintln!("log of the supervisor:\n{}", log.unwrap_or_default());
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_process_backend_passes_the_suite() {
+    let Some(own) = Own::new("the_process_backend_passes_the_suite") else {
+        return;
+    };
+    let backend = ProcessBackend::new(own.endpoint.clone());
+    let report = conformance::all(&backend, &Killer(backend.clone())).await;
+    eprint!("{report}");
+    assert_eq!(report.failures(), 0);
+    let left = backend.sweep(Vec::new()).await.unwrap();
+    assert!(left.ended.is_empty(), "the suite left {left:?}");
+}
+
+#[tokio::test]
+async fn a_backend_that_cannot_start_says_why() {
+    let directory = Scratch::new();
+    let path = directory.path().to_owned();
+    let endpoint = Endpoint {
+        args: vec![
+            "-c".to_owned(),
+            "echo no user namespaces >&2; exit 1".to_owned(),
+        ],
+        ..Endpoint::new(path.clone(), path, PathBuf::from("/bin/sh"))
+    };
+    let error = ProcessBackend::new(endpoint).probe().await.unwrap_err();
+    assert!(error.message.contains("no user namespaces"), "{error}");
+    assert!(error.hint.unwrap().contains("doctor"));
+}
