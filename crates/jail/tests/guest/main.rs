@@ -1,0 +1,8 @@
+//! What confines a process from inside, against the running kernel.
+//!
+//! Every restriction is taken in a forked child, and beside each stands the same attempt without it:
+//! `seccomp` the program, `landlock` the rules and scopes. New guards of the guest half go here.
+
+mod child;
+mod landlock;
+mod seccomp;

@@ -1,0 +1,396 @@
+//! The program in the kernel: every row as the table says, and what it takes away.
+
+#![allow(
+    unsafe_code,
+    reason = "raw system calls, a foreign entry into the kernel"
+)]
+
+use leasehold_jail::seccomp::{Arch, Program, Rule, Test, table};
+use std::collections::BTreeSet;
+
+use crate::child::{Ended, Shared, answer, call, child};
+
+const MARK: i64 = 4000;
+
+fn forbid_new_privileges() {
+    rustix::thread::set_no_new_privs(true).unwrap();
+}
+
+/// Answers every call but the end of the process with [`MARK`] instead of doing it, unless a filter
+/// loaded later refuses it first. So the kernel's verdict on any call can be seen without the call.
+fn load_marker() {
+    let step = |code: u16, jt: u8, jf: u8, k: u32| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(0x20, 0, 0, 0),
+        step(0x15, 4, 0, libc::SYS_exit_group as u32),
+        step(0x15, 0, 2, libc::SYS_seccomp as u32),
+        step(0x20, 0, 0, 24),
+        step(0x15, 1, 0, libc::SECCOMP_FILTER_FLAG_TSYNC as u32),
+        step(0x06, 0, 0, 0x0005_0000 | MARK as u32),
+        step(0x06, 0, 0, 0x7fff_0000),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the program lives through the call.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0,
+            &raw const program,
+        )
+    };
+    assert_eq!(answer, 0);
+}
+
+fn values_of(rule: Rule, into: &mut BTreeSet<u64>) {
+    let Rule::If(branch) = rule else { return };
+    let values: Vec<u32> = match branch.test {
+        Test::OneOf(values) | Test::MaskedOneOf(_, values) => values.to_vec(),
+        Test::AnyBit(bits) => (0..32).map(|bit| bits & 1 << bit).collect(),
+    };
+    for value in values.into_iter().map(u64::from) {
+        into.extend([
+            value,
+            value + 1,
+            value | 0xdead_0000_0000_0000,
+            value ^ 0x8_0000,
+        ]);
+    }
+    values_of(branch.then, into);
+    values_of(branch.otherwise, into);
+}
+
+fn arguments(rule: Rule) -> Vec<[u64; 6]> {
+    let mut values = BTreeSet::from([0, u64::MAX]);
+    values_of(rule, &mut values);
+    let thirds = [0, 1, 6, 17, 1 << 32, u64::MAX, 0x8000_0000];
+    let pairs = values.iter().flat_map(|a| values.iter().map(|b| (*a, *b)));
+    pairs
+        .flat_map(|(a, b)| thirds.map(|c| [a, b, c, 0, 0, 0]))
+        .collect()
+}
+
+fn expected(rule: Rule, args: [u64; 6]) -> i64 {
+    match rule.decide(args) {
+        Rule::Allow => -MARK,
+        Rule::Errno(errno) => -i64::from(errno),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_row_is_what_the_kernel_does() {
+    let rows: Vec<_> = table()
+        .filter_map(|row| {
+            Some((
+                row.name,
+                row.number(Arch::NATIVE)?,
+                row.rule,
+                arguments(row.rule),
+            ))
+        })
+        .filter(|(name, ..)| *name != "exit_group")
+        .collect();
+    let shared = Shared::new();
+    let ended = child(|| {
+        forbid_new_privileges();
+        load_marker();
+        Program::native().load().unwrap();
+        for (at, (_, nr, rule, args)) in rows.iter().enumerate() {
+            for args in args {
+                // The marker lets this one through, for the program to be loaded.
+                let loads = i64::from(*nr) == libc::SYS_seccomp && args[1] as u32 == 1;
+                let got = if loads {
+                    expected(*rule, *args)
+                } else {
+                    call((*nr).into(), *args)
+                };
+                if got != expected(*rule, *args) {
+                    shared.set(0, at as i64 + 1);
+                    shared.set(1, got);
+                    (0..6).for_each(|n| shared.set(2 + n, args[n] as i64));
+                    return 1;
+                }
+            }
+            shared.set(10, at as i64 + 1);
+        }
+        0
+    });
+    let name = rows
+        .get((shared.get(0) - 1).max(0) as usize)
+        .map(|row| row.0);
+    let args: Vec<i64> = (2..8).map(|at| shared.get(at)).collect();
+    assert_eq!(
+        ended,
+        Ended::Status(0),
+        "{name:?} {args:x?} gave {}",
+        shared.get(1)
+    );
+    assert_eq!(shared.get(10), rows.len() as i64);
+    assert!(rows.len() > 300);
+}
+
+/// The marker alone, so that the test above can fail: every call gets the mark.
+#[test]
+fn without_the_program_the_marker_answers_everything() {
+    let got = answer(|| {
+        forbid_new_privileges();
+        load_marker();
+        call(libc::SYS_mount, [0; 6])
+    });
+    assert_eq!(got, -MARK);
+}
+
+#[test]
+fn unlisted_calls_are_refused_or_absent() {
+    for (nr, want) in [
+        (libc::SYS_acct, -libc::EPERM),
+        (400, -libc::ENOSYS),
+        (470, -libc::ENOSYS),
+        (511, -libc::ENOSYS),
+        (100_000, -libc::ENOSYS),
+        (-1, -libc::ENOSYS),
+    ] {
+        let got = answer(|| {
+            forbid_new_privileges();
+            load_marker();
+            Program::native().load().unwrap();
+            call(nr, [0; 6])
+        });
+        assert_eq!(got, i64::from(want), "{nr}");
+    }
+}
+
+fn pointer<T>(value: &T) -> u64 {
+    std::ptr::from_ref(value) as u64
+}
+
+/// The bad effect without the program, and its refusal with it.
+#[test]
+fn what_the_program_takes_away() {
+    let text = c"none".as_ptr() as u64;
+    let limit: [u64; 2] = [0, 0];
+    let one: u64 = 1;
+    let queue = [0u64; 16];
+    let family = |family: i32, kind: i32, protocol: i32| {
+        (
+            libc::SYS_socket,
+            [family as u64, kind as u64, protocol as u64, 0, 0, 0],
+        )
+    };
+    let cases: [(&str, (i64, [u64; 6]), i32); 21] = [
+        (
+            "new user namespace",
+            (
+                libc::SYS_unshare,
+                [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0],
+            ),
+            libc::EPERM,
+        ),
+        (
+            "new mount namespace",
+            (libc::SYS_unshare, [libc::CLONE_NEWNS as u64, 0, 0, 0, 0, 0]),
+            libc::EPERM,
+        ),
+        (
+            "time namespace",
+            (libc::SYS_unshare, [0x80, 0, 0, 0, 0, 0]),
+            libc::EPERM,
+        ),
+        ("clone3", (libc::SYS_clone3, [0; 6]), libc::ENOSYS),
+        ("ptrace", (libc::SYS_ptrace, [0; 6]), libc::EPERM),
+        (
+            "io_uring",
+            (libc::SYS_io_uring_setup, [4, pointer(&queue), 0, 0, 0, 0]),
+            libc::ENOSYS,
+        ),
+        (
+            "userfaultfd",
+            (libc::SYS_userfaultfd, [0, 0, 0, 0, 0, 0]),
+            libc::ENOSYS,
+        ),
+        (
+            "keyring",
+            (libc::SYS_keyctl, [1, 0, 0, 0, 0, 0]),
+            libc::ENOSYS,
+        ),
+        (
+            "aio",
+            (libc::SYS_io_setup, [1, pointer(&queue), 0, 0, 0, 0]),
+            libc::EPERM,
+        ),
+        (
+            "personality",
+            (libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0]),
+            libc::EPERM,
+        ),
+        (
+            "niceness",
+            (libc::SYS_setpriority, [0, 0, -5i64 as u64, 0, 0, 0]),
+            libc::EPERM,
+        ),
+        (
+            "affinity",
+            (libc::SYS_sched_setaffinity, [0, 8, pointer(&one), 0, 0, 0]),
+            libc::EPERM,
+        ),
+        (
+            "batch scheduling",
+            (
+                libc::SYS_sched_setscheduler,
+                [0, 3, pointer(&0u64), 0, 0, 0],
+            ),
+            libc::EPERM,
+        ),
+        (
+            "core limit",
+            (libc::SYS_setrlimit, [4, pointer(&limit), 0, 0, 0, 0]),
+            libc::EINVAL,
+        ),
+        (
+            "core limit of a process",
+            (libc::SYS_prlimit64, [0, 4, pointer(&limit), 0, 0, 0]),
+            libc::EINVAL,
+        ),
+        (
+            "handles",
+            (libc::SYS_name_to_handle_at, [0, text, 0, 0, 0, 0]),
+            libc::EPERM,
+        ),
+        (
+            "root directory",
+            (libc::SYS_chroot, [c"/".as_ptr() as u64, 0, 0, 0, 0, 0]),
+            libc::EPERM,
+        ),
+        (
+            "raw packets",
+            family(libc::AF_PACKET, libc::SOCK_RAW, 0),
+            libc::EAFNOSUPPORT,
+        ),
+        (
+            "kernel crypto",
+            family(libc::AF_ALG, libc::SOCK_SEQPACKET, 0),
+            libc::EAFNOSUPPORT,
+        ),
+        (
+            "audit",
+            family(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT),
+            libc::EAFNOSUPPORT,
+        ),
+        (
+            "raw network",
+            family(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 1),
+            libc::EPERM,
+        ),
+    ];
+    for (name, (nr, args), errno) in cases {
+        let without = answer(|| call(nr, args));
+        let with = answer(|| {
+            forbid_new_privileges();
+            Program::native().load().unwrap();
+            call(nr, args)
+        });
+        assert_eq!(with, -i64::from(errno), "{name}");
+        if with == without && matches!(errno, libc::ENOSYS | libc::EAFNOSUPPORT) {
+            eprintln!("SKIP what_the_program_takes_away: this kernel has no {name}");
+            continue;
+        }
+        assert_ne!(with, without, "{name}: refused without the program too");
+    }
+}
+
+#[test]
+fn a_listener_cannot_be_put_on_top() {
+    let filter = [libc::sock_filter {
+        code: 6,
+        jt: 0,
+        jf: 0,
+        k: 0x7fff_0000,
+    }];
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    let stack = |flags: u64| {
+        let args = [
+            libc::SECCOMP_SET_MODE_FILTER.into(),
+            flags,
+            pointer(&program),
+            0,
+            0,
+            0,
+        ];
+        move || {
+            forbid_new_privileges();
+            Program::native().load().unwrap();
+            call(libc::SYS_seccomp, args)
+        }
+    };
+    assert_eq!(answer(stack(0)), 0, "another filter is allowed");
+    assert_eq!(
+        answer(stack(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)),
+        -i64::from(libc::EPERM)
+    );
+}
+
+#[test]
+fn it_is_not_loaded_without_no_new_privs() {
+    let got = answer(|| {
+        rustix::thread::set_capabilities(
+            None,
+            rustix::thread::CapabilitySets {
+                effective: rustix::thread::CapabilitySet::empty(),
+                permitted: rustix::thread::CapabilitySet::empty(),
+                inheritable: rustix::thread::CapabilitySet::empty(),
+            },
+        )
+        .unwrap();
+        match Program::native().load() {
+            Ok(()) => 0,
+            Err(error) => error.errno().into(),
+        }
+    });
+    assert_eq!(got, i64::from(libc::EACCES));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_32_bit_entry_kills() {
+    let enter = || {
+        let answer: i64;
+        // SAFETY: `getpid` of the 32-bit interface takes nothing and touches no memory.
+        unsafe {
+            std::arch::asm!("int 0x80", inlateout("rax") 20i64 => answer, out("r8") _, out("r9") _,
+                out("r10") _, out("r11") _);
+        }
+        u8::from(answer <= 0)
+    };
+    let with = child(|| {
+        forbid_new_privileges();
+        Program::native().load().unwrap();
+        enter()
+    });
+    match child(enter) {
+        Ended::Status(0) => assert_eq!(with, Ended::Signal(libc::SIGSYS)),
+        other => eprintln!("SKIP the_32_bit_entry_kills: this kernel has none ({other:?})"),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_x32_entry_kills() {
+    let enter = || {
+        call(0x4000_0000 + libc::SYS_getpid, [0; 6]);
+        0
+    };
+    assert_eq!(child(enter), Ended::Status(0));
+    let with = child(|| {
+        forbid_new_privileges();
+        Program::native().load().unwrap();
+        enter()
+    });
+    assert_eq!(with, Ended::Signal(libc::SIGSYS));
+}
