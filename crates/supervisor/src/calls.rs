@@ -296,12 +296,12 @@ impl Server {
         };
         run.accepted = true;
         // Made here and not with the message to the stub, since the caller may write at once.
-        if run.exec.stdin && run.exec.tty.is_none() && run.input.is_none() {
-            if let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            {
-                run.message_fds.push(reader);
-                run.input = Some(writer);
-            }
+        let fed = run.exec.stdin && run.exec.tty.is_none() && run.input.is_none();
+        if fed
+            && let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        {
+            run.message_fds.push(reader);
+            run.input = Some(writer);
         }
         let stages = run.record.stages.clone();
         let mut input = run.input.take();
@@ -478,7 +478,7 @@ impl Server {
         }
         let failed = |_| refuse(ErrorKind::Internal, "the agent could not be asked for");
         let (ours, theirs) = crate::make::socket_pair(rustix::net::SocketType::STREAM)
-            .map_err(|error| failed(error))?;
+            .map_err(failed)?;
         let init = sandbox.init.as_ref().ok_or_else(missing)?;
         let message = Control::StartAgent.encode();
         let fds = [std::os::fd::AsFd::as_fd(&theirs)];

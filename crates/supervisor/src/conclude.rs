@@ -155,11 +155,10 @@ impl Server {
         let Some(run) = self.runs.get_mut(&key) else {
             return;
         };
-        if let Some(sandbox) = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox)) {
-            if run.started.is_some() {
-                note_disk(run, sandbox);
-                note_group(run, sandbox);
-            }
+        let sandbox = run.sandbox.filter(|_| run.started.is_some());
+        if let Some(sandbox) = sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox)) {
+            note_disk(run, sandbox);
+            note_group(run, sandbox);
         }
         if let (Some(started), Some(over)) = (run.started, run.over) {
             run.record.usage.wall_micros = micros(over.saturating_duration_since(started));

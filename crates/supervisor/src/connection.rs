@@ -200,7 +200,7 @@ mod tests {
         while connection.push(1, output(notices), Vec::new()) {
             notices += 1;
             assert!(notices < 10_000_000, "nothing stops the queue");
-            if notices % 10_000 == 0 {
+            if notices.is_multiple_of(10_000) {
                 connection.flush().unwrap();
             }
         }

@@ -58,7 +58,7 @@ impl Source {
     }
 
     fn from_token(token: u64) -> Option<Self> {
-        let key = token & (1 << 56) - 1;
+        let key = token & ((1 << 56) - 1);
         Some(match token >> 56 {
             0 => Self::Listener,
             1 => Self::Signal,

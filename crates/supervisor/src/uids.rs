@@ -133,7 +133,7 @@ fn file_name(base: u32) -> String {
 
 fn parse_name(name: &str) -> Option<u32> {
     let base = u32::from_str_radix(name, 16).ok()?;
-    let in_range = base >= FIRST && (base - FIRST) % BLOCK == 0 && (base - FIRST) / BLOCK < BLOCKS;
+    let in_range = base >= FIRST && (base - FIRST).is_multiple_of(BLOCK) && (base - FIRST) / BLOCK < BLOCKS;
     (in_range && file_name(base) == name).then_some(base)
 }
 

@@ -3,6 +3,13 @@
 //! status, stop. `crash`: kill -9 at each stage, sweeps, removal that fails. New tests go where
 //! their subject is; `speed` prints figures and asserts none.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "all of it is test code"
+)]
+
 mod crash;
 mod ends;
 mod harness;
