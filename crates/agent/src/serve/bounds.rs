@@ -38,6 +38,8 @@ pub(super) const ENDED_TIME: Duration = Duration::from_secs(30);
 pub(super) const ENDED: usize = 256;
 /// Time in which a child must have become its program.
 pub(super) const START_TIME: Duration = Duration::from_secs(30);
+/// How long a caller waits for a killed process to vanish.
+pub(super) const KILL_TIME: Duration = Duration::from_secs(2);
 /// Bytes of a tag.
 pub(super) const TAG_BYTES: usize = 256;
 /// Columns and lines of a terminal.

@@ -319,7 +319,7 @@ async fn once_process(state: &State, name: &str, call: Call) -> Reply {
         }
         "SendSignal" => {
             handle(call, async |_, message| {
-                process::send_signal(state, &message)
+                process::send_signal(state, message).await
             })
             .await
         }

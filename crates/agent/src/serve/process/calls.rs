@@ -130,13 +130,13 @@ pub(in super::super) async fn close_stdin(
     Ok(Empty {})
 }
 
-/// Sends a signal.
+/// Sends a signal. After KILL the process is gone when this answers, or nearly so.
 ///
 /// # Errors
 /// When there is no such process, or it has ended meanwhile.
-pub(in super::super) fn send_signal(
+pub(in super::super) async fn send_signal(
     state: &State,
-    request: &SendSignalRequest,
+    request: SendSignalRequest,
 ) -> Result<Empty, CallError> {
     let process = state.processes.find(&request.process)?;
     let signal = match request.signal {
@@ -148,6 +148,10 @@ pub(in super::super) fn send_signal(
         }
     };
     match process.signal(signal) {
+        Ok(()) if signal == rustix::process::Signal::KILL => {
+            process.vanished().await;
+            Ok(Empty {})
+        }
         Ok(()) => Ok(Empty {}),
         Err(rustix::io::Errno::SRCH) => {
             let message = format!("process with pid {} has ended", process.number());

@@ -19,7 +19,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::pty::OpenptFlags;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use super::super::acting::reap;
 use super::super::bounds;
@@ -287,6 +287,7 @@ async fn begin(
         subscribers: RefCell::default(),
         next: Cell::new(0),
         reaped: Cell::new(false),
+        gone: Notify::new(),
     });
     Ok(Launched {
         process,

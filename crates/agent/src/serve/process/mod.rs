@@ -20,7 +20,7 @@ use leasehold_protocol::envd::process::{
     Ended, EventMessage, ProcessConfig, ProcessEvent, ProcessInfo, ProcessSelector, Started,
 };
 use rustix::process::{Pid, Signal};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::bounds;
@@ -57,6 +57,8 @@ pub(super) struct Process {
     next: Cell<u64>,
     /// Whether its id may already belong to somebody else.
     reaped: Cell<bool>,
+    /// Told once it is reaped.
+    gone: Notify,
 }
 
 impl Process {
@@ -141,6 +143,16 @@ impl Process {
             return Err(rustix::io::Errno::SRCH);
         }
         rustix::process::kill_process_group(self.pid, signal)
+    }
+
+    /// Waits, for a bounded time, until a killed process is really gone.
+    async fn vanished(&self) {
+        let gone = async {
+            while !self.reaped.get() {
+                self.gone.notified().await;
+            }
+        };
+        let _ = tokio::time::timeout(bounds::KILL_TIME, gone).await;
     }
 
     /// Its time is over: readers that wanted no more are told, and it is killed.

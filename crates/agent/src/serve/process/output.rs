@@ -119,6 +119,7 @@ pub(super) fn follow(
         let _ = pidfd.readable().await;
         let status = reap(pidfd.get_ref());
         process.reaped.set(true);
+        process.gone.notify_waiters();
         drop(pidfd);
         let _ = exit.send(true);
         let ended = ended(status);
