@@ -25,6 +25,16 @@ fn a_command_runs_and_its_end_is_told() {
 }
 
 #[test]
+fn the_standard_descriptors_open_by_name() {
+    if !able("the_standard_descriptors_open_by_name") {
+        return;
+    }
+    let script = "read a < /dev/stdin; echo \"$a\" > /dev/stdout; echo err > /dev/stderr";
+    let outcome = Sandbox::parked(&["init"]).run(&request(&["bash", "-c", script]), b"in\n");
+    assert_eq!((&*outcome.stdout, &*outcome.stderr), ("in\n", "err\n"));
+}
+
+#[test]
 fn a_large_request_arrives_whole() {
     if !able("a_large_request_arrives_whole") {
         return;

@@ -150,6 +150,12 @@ impl Sandbox {
     pub(crate) fn send(&self, request: &ExecRequest) -> (OwnedFd, OwnedFd, OwnedFd) {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let ((input, to), (from, output), (from_error, error)) = (pipe(), pipe(), pipe());
+        // As the supervisor does: `/dev/stderr` opens the pipe anew, as the workload.
+        for end in [&input, &output, &error] {
+            let user = rustix::fs::Uid::from_raw(ID_BASE + 1000);
+            let group = rustix::fs::Gid::from_raw(ID_BASE + 1000);
+            rustix::fs::fchown(end, Some(user), Some(group)).unwrap();
+        }
         self.transmit(&request.encode(), &[&input, &output, &error]);
         (to, from, from_error)
     }
