@@ -173,17 +173,21 @@ impl<'a> Spawner<'a> {
             .at(MakeStep::Clone)
             .map_err(unmade)?;
         let (pid, pidfd) = match side {
-            Side::Child => child::run(&Plan {
-                order,
-                maker: self.maker,
-                template: &self.template,
-                agent: self.agent,
-                progress: theirs.as_fd(),
-                texts: &texts,
-                network: network.as_ref().map(AsFd::as_fd),
-                image: image.as_ref().map(AsFd::as_fd),
-                translation: translation.as_ref().map(AsFd::as_fd),
-            }),
+            Side::Child => {
+                // Held here too, it would hide the spawner's death from the child.
+                drop(ours);
+                child::run(&Plan {
+                    order,
+                    maker: self.maker,
+                    template: &self.template,
+                    agent: self.agent,
+                    progress: theirs.as_fd(),
+                    texts: &texts,
+                    network: network.as_ref().map(AsFd::as_fd),
+                    image: image.as_ref().map(AsFd::as_fd),
+                    translation: translation.as_ref().map(AsFd::as_fd),
+                })
+            }
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop(theirs);
