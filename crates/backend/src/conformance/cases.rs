@@ -1,10 +1,15 @@
 //! Life, streams and ends.
 
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
 use leasehold_core::end::{CancelledBy, EndReason, ExitStatus};
 use leasehold_core::error::ErrorKind;
 use leasehold_core::limits::{Limit, Limits};
 use leasehold_core::spec::SandboxSpec;
 use leasehold_core::stage::Stage;
+use leasehold_protocol::envd::channel::{Kind, open};
 
 use super::script::{COMPLAINED, PRINTED, Script};
 use super::{Case, Suite, Trouble, Verdict, await_output, check, finish, new_run};
@@ -47,6 +52,7 @@ pub(super) const ALL: &[(&str, Case)] = &[
     ("a computer is adopted while it lives", adopt),
     ("a sweep ends what nobody knows", sweep),
     ("artifacts are taken and links are not", artifacts),
+    ("the agent answers on its channel", agent),
 ];
 
 fn parked<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
@@ -503,4 +509,37 @@ fn artifacts<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         check!(rows == want, "collected {rows:?}");
         Ok(())
     })
+}
+
+fn agent<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
+    Box::pin(async move {
+        let computer = suite.park(Limits::default()).await?;
+        let channel = match computer.channel().await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                computer.destroy().await?;
+                return Err(Trouble::Missing("an agent".to_owned()));
+            }
+            channel => channel?,
+        };
+        let asked = tokio::task::spawn_blocking(move || ask_health(&channel)).await;
+        let answer = asked.map_err(|error| Trouble::Wrong(error.to_string()))??;
+        check!(
+            answer.starts_with("HTTP/1.1 2"),
+            "the agent says {answer:?}"
+        );
+        let observed = computer.destroy().await?;
+        check!(observed.clean(), "not clean: {observed:?}");
+        Ok(())
+    })
+}
+
+/// Asks the agent how it is, over a connection of its own.
+fn ask_health(channel: &OwnedFd) -> std::io::Result<String> {
+    const QUESTION: &[u8] = b"GET /health HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n";
+    let connection = UnixStream::from(open(channel, Kind::Host)?);
+    connection.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
+    (&connection).write_all(QUESTION)?;
+    let mut answer = Vec::new();
+    connection.take(4_096).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }

@@ -17,6 +17,7 @@ use leasehold_core::contract::Contract;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
+use leasehold_core::limits::{Limit, Limits};
 use leasehold_core::sandbox::state::State;
 use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
 use leasehold_protocol::supervisor::{Event, Request};
@@ -145,7 +146,12 @@ impl ProcessBackend {
     }
 
     async fn try_out(&self) -> Result<Capabilities, ClientError> {
+        // Limits that only some sandboxes have are asked about too.
         let spec = SandboxSpec {
+            limits: Limits {
+                cpu_time_ms: Some(Limit::defaulted(60_000)),
+                ..Limits::default()
+            },
             allow_unenforced: true,
             ..SandboxSpec::default()
         };

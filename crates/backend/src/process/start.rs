@@ -34,6 +34,10 @@ const LOG_TAIL: u64 = 2_048;
 /// First pause between two looks at the socket, doubled up to [`LOOK_EVERY_MAX`].
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(32);
+/// How long another supervisor that holds the lock may take to listen before ours tries again,
+/// doubled up to [`OTHER_LEADER_MAX`].
+const OTHER_LEADER: Duration = Duration::from_millis(50);
+const OTHER_LEADER_MAX: Duration = Duration::from_secs(1);
 
 /// Where the supervisor of one state directory is, and how to start it.
 #[derive(Debug, Clone)]
@@ -114,20 +118,27 @@ pub(super) fn connect(socket: &Path) -> Result<Option<UnixStream>, ClientError> 
     Ok(Some(stream))
 }
 
-/// Starts a supervisor and waits until somebody listens: our child, or another's that won.
+/// Starts a supervisor and waits until somebody listens: our child, or another's that won. One that
+/// leaves the field to another is started again after a while, since the other may have been about
+/// to end.
 ///
 /// # Errors
-/// When it cannot be started, ends without a successor, or takes longer than the endpoint allows.
+/// When it cannot be started, ends by a failure, or takes longer than the endpoint allows.
 pub(super) fn start(endpoint: &Endpoint) -> Result<(UnixStream, Child), ClientError> {
-    let mut child = spawn(endpoint)?;
-    let ready = child.stdout.take();
-    match wait(endpoint, &mut child, ready) {
-        Ok(stream) => Ok((stream, child)),
-        Err(error) => {
-            // A child that never listened is ours to end; one that lost the race has gone.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error)
+    let deadline = Instant::now() + endpoint.patience;
+    let mut patience = OTHER_LEADER;
+    loop {
+        let mut child = spawn(endpoint)?;
+        let ready = child.stdout.take();
+        match wait(endpoint, &mut child, ready, deadline, patience) {
+            Ok(Some(stream)) => return Ok((stream, child)),
+            Ok(None) => patience = (patience * 2).min(OTHER_LEADER_MAX),
+            Err(error) => {
+                // A child that never listened is ours to end.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
+            }
         }
     }
 }
@@ -165,41 +176,38 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 
 /// Waits for the socket. The child's standard output tells of readiness or death at once; the
 /// socket is looked at in growing steps too, since another starter's supervisor may be the one
-/// that listens.
+/// that listens. `None` when the child left the field to another who does not listen either.
 fn wait(
     endpoint: &Endpoint,
     child: &mut Child,
     mut ready: Option<ChildStdout>,
-) -> Result<UnixStream, ClientError> {
-    let begun = Instant::now();
+    deadline: Instant,
+    patience: Duration,
+) -> Result<Option<UnixStream>, ClientError> {
     let mut pause = LOOK_EVERY;
-    let mut gone: Option<ExitStatus> = None;
+    let mut left: Option<Instant> = None;
     loop {
         if let Some(stream) = connect(&endpoint.socket())? {
-            return Ok(stream);
+            return Ok(Some(stream));
         }
-        let late = begun.elapsed() >= endpoint.patience;
-        match gone {
-            // With status 0 it left the field to another, who may still be on the way.
-            Some(status) if late || !status.success() => {
-                return Err(ClientError::Ended {
-                    status: status.to_string(),
-                    log: tail(&endpoint.log()),
-                });
-            }
-            None if late => {
-                return Err(ClientError::StartTimeout {
-                    waited: endpoint.patience,
-                    log: tail(&endpoint.log()),
-                });
-            }
+        if Instant::now() >= deadline {
+            return Err(ClientError::StartTimeout {
+                waited: endpoint.patience,
+                log: tail(&endpoint.log()),
+            });
+        }
+        match left {
+            Some(since) if since.elapsed() >= patience => return Ok(None),
             Some(_) => {}
             None => {
-                gone = child.try_wait().map_err(|source| ClientError::Start {
-                    program: endpoint.program.clone(),
-                    source,
-                })?;
-                if gone.is_some() {
+                if let Some(status) = ended(endpoint, child)? {
+                    if !status.success() {
+                        return Err(ClientError::Ended {
+                            status: status.to_string(),
+                            log: tail(&endpoint.log()),
+                        });
+                    }
+                    left = Some(Instant::now());
                     continue;
                 }
             }
@@ -208,6 +216,13 @@ fn wait(
             pause = (pause * 2).min(LOOK_EVERY_MAX);
         }
     }
+}
+
+fn ended(endpoint: &Endpoint, child: &mut Child) -> Result<Option<ExitStatus>, ClientError> {
+    child.try_wait().map_err(|source| ClientError::Start {
+        program: endpoint.program.clone(),
+        source,
+    })
 }
 
 /// Waits for words or the end of the child's standard output, at most `pause`. Says whether words

@@ -220,6 +220,18 @@ fn a_supervisor_that_never_listens_is_given_up_and_ended() {
     assert!(!Path::new("/proc").join(pid.trim()).exists());
 }
 
+/// The first two leave the field to a leader that never comes; the third finds it free.
+#[test]
+fn a_supervisor_that_leaves_the_field_is_started_again() {
+    let dir = Scratch::new();
+    let script = "n=$(cat \"$LEASEHOLD_RUN_DIR/n\" 2>/dev/null); echo x$n > \"$LEASEHOLD_RUN_DIR/n\"; \
+        [ \"$n\" = xx ] || exit 0; PLAY=alone exec \"$0\" --exact client::plays_the_supervisor";
+    let client = Client::connect_or_start(&shell(dir.path(), script)).unwrap();
+    assert!(client.started_it());
+    let starts = std::fs::read_to_string(dir.path().join("n")).unwrap();
+    assert_eq!(starts.trim(), "xxx");
+}
+
 /// The test binary itself plays the started supervisor; see [`plays_the_supervisor`].
 #[test]
 fn a_supervisor_is_started_once_and_found_again() {
@@ -241,17 +253,20 @@ fn a_supervisor_is_started_once_and_found_again() {
     ));
 }
 
-/// Idle unless started by the test above: then a supervisor of two connections.
+/// Idle unless started by a test above: then a supervisor of one or two connections.
 #[test]
 fn plays_the_supervisor() {
-    if std::env::var_os("PLAY").is_none() {
+    let Some(part) = std::env::var_os("PLAY") else {
         return;
-    }
+    };
     let dir = PathBuf::from(std::env::var_os(RUN_DIR_VAR).unwrap());
     let listener = UnixListener::bind(endpoint(&dir).socket()).unwrap();
     std::io::stdout().write_all(b"\n").unwrap();
     let mut first = Peer::accept(&listener);
     first.greet(VERSION);
+    if part == "alone" {
+        return;
+    }
     let mut second = Peer::accept(&listener);
     second.greet(VERSION);
     let call = second.call().unwrap();

@@ -2,12 +2,17 @@
 
 use std::path::PathBuf;
 
+use leasehold_backend::conformance::script::Script;
 use leasehold_backend::conformance::{self, Rig};
+use leasehold_backend::execution::RunEvent;
 use leasehold_backend::process::ProcessBackend;
 use leasehold_backend::process::client::Client;
 use leasehold_backend::process::start::Endpoint;
 use leasehold_backend::seam::{Backend, Doing};
-use leasehold_core::id::SandboxId;
+use leasehold_core::end::{EndReason, ExitStatus};
+use leasehold_core::error::ErrorKind;
+use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::spec::SandboxSpec;
 use leasehold_protocol::supervisor::Request;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -93,4 +98,70 @@ async fn a_backend_that_cannot_start_says_why() {
     let error = ProcessBackend::new(endpoint).probe().await.unwrap_err();
     assert!(error.message.contains("no user namespaces"), "{error}");
     assert!(error.hint.unwrap().contains("doctor"));
+}
+
+fn run_id(number: u8) -> RunId {
+    RunId::from_entropy(&[number; 13])
+}
+
+/// Whoever held the sandboxes is killed in the middle of a run: the run is lost, is told as lost, and
+/// nothing of it is left.
+#[tokio::test]
+async fn a_run_is_found_again_after_its_supervisor_died() {
+    let Some(own) = Own::new("a_run_is_found_again_after_its_supervisor_died") else {
+        return;
+    };
+    let backend = ProcessBackend::new(own.endpoint.clone());
+    let computer = backend
+        .provision(SandboxSpec::default(), None)
+        .await
+        .unwrap();
+    let mut execution = computer.run(run_id(1), Script::Sleep.exec()).await.unwrap();
+    loop {
+        match execution.next().await.unwrap().unwrap() {
+            RunEvent::Output { stdout: 7, .. } => break,
+            RunEvent::Ended(record) => panic!("it ended: {:?}", record.end),
+            _ => {}
+        }
+    }
+    let supervisor = Client::connect(&own.endpoint).unwrap().supervisor_pid();
+    let pid = Pid::from_raw(supervisor.cast_signed()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let error = execution.cleaned().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let mut again = backend.attach(run_id(1)).await.unwrap();
+    let record = again.cleaned().await.unwrap().unwrap();
+    assert_eq!(record.end, Some(EndReason::HostLost));
+    assert!(record.cleanup.unwrap().clean());
+    assert!(computer.destroy().await.unwrap().clean());
+    let successor = Client::connect(&own.endpoint).unwrap().supervisor_pid();
+    assert_ne!(successor, supervisor);
+}
+
+#[tokio::test]
+async fn many_runs_share_one_connection() {
+    let Some(own) = Own::new("many_runs_share_one_connection") else {
+        return;
+    };
+    let backend = ProcessBackend::new(own.endpoint.clone());
+    let mut runs = tokio::task::JoinSet::new();
+    for number in 0..40 {
+        let backend = backend.clone();
+        runs.spawn(async move {
+            let computer = backend
+                .provision(SandboxSpec::default(), None)
+                .await
+                .unwrap();
+            let exec = Script::Exit(number).exec();
+            let mut execution = computer.run(run_id(number), exec).await.unwrap();
+            let record = execution.cleaned().await.unwrap().unwrap();
+            (number, record)
+        });
+    }
+    while let Some(done) = runs.join_next().await {
+        let (number, record) = done.unwrap();
+        assert_eq!(record.run, run_id(number));
+        assert_eq!(record.exit, Some(ExitStatus::Exit { code: number }));
+        assert!(record.cleanup.unwrap().clean());
+    }
 }
