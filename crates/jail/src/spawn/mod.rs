@@ -50,6 +50,9 @@ const SLACK: Duration = Duration::from_secs(2);
 /// Time a killed process has to be gone.
 const DEATH_WAIT: Duration = Duration::from_secs(5);
 
+/// Most orders a caller may have open with one spawner: what its socket surely holds.
+pub const ORDERS_MAX: usize = 32;
+
 /// What a spawner is made of.
 #[derive(Debug)]
 pub struct SpawnerConfig {
@@ -140,12 +143,24 @@ impl Spawner {
 
     /// Makes one sandbox. Its first process is a child of the caller, which must reap it.
     ///
-    /// Blocks up to the deadline of the order and two seconds.
+    /// Blocks up to the deadline of the order and two seconds. Not to be mixed with orders whose
+    /// answers have not been taken.
     ///
     /// # Errors
     /// The bound that is broken or the step that failed; nothing is left of the sandbox then. Where
     /// [`SpawnError::spawner_lost`] holds, this handle is of no more use.
     pub fn make(&mut self, spec: &MakeSpec, fds: MakeFds<'_>) -> Result<Made, SpawnError> {
+        self.order(spec, fds)?;
+        self.take(spec.deadline + SLACK)
+    }
+
+    /// Orders one sandbox and does not wait for it: [`Spawner::take`] gives it. Orders are carried
+    /// out one after the other, so answers come in their order. A caller has at most
+    /// [`ORDERS_MAX`] orders open.
+    ///
+    /// # Errors
+    /// As [`Spawner::make`].
+    pub fn order(&mut self, spec: &MakeSpec, fds: MakeFds<'_>) -> Result<(), SpawnError> {
         spec.check(&fds)?;
         let copy;
         let workspace = match (fds.workspace, self.maker) {
@@ -160,11 +175,23 @@ impl Spawner {
             }
             (directory, _) => directory,
         };
-        let wait = spec.deadline + SLACK;
-        let until = Instant::now() + wait;
         let socket = self.socket.as_ref().ok_or(SpawnError::Gone)?;
-        wire::send_order(socket.as_fd(), spec, &fds, workspace).map_err(|_| SpawnError::Gone)?;
-        let (answer, beside) = match self.answer(until, wait) {
+        wire::send_order(socket.as_fd(), spec, &fds, workspace).map_err(|_| SpawnError::Gone)
+    }
+
+    /// What becomes readable when [`Spawner::take`] has something; none when the spawner is lost.
+    #[must_use]
+    pub fn answers(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes the answer to the oldest open order, waiting for it at most so long. Its first process
+    /// is a child of the caller, which must reap it.
+    ///
+    /// # Errors
+    /// As [`Spawner::make`]. A spawner that is silent so long is killed.
+    pub fn take(&mut self, wait: Duration) -> Result<Made, SpawnError> {
+        let (answer, beside) = match self.answer(Instant::now() + wait, wait) {
             Ok(answer) => answer,
             Err(error) => {
                 self.socket = None;
