@@ -1,11 +1,15 @@
 //! The curated `/etc` of every sandbox: written texts for what would name the host or its users,
-//! and bounded copies of what programs need. Only what everybody on the host may read is copied.
+//! read-only binds of whole directories that programs need, and bounded copies of single files.
+//! Only what everybody on the host may read is shown.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+
+use crate::mount::{self, PLAIN, Reach};
 
 /// Names below `/etc` that are copied where the host has them. A `*` stands for any rest.
 const COPIED: &[&str] = &[
@@ -42,6 +46,17 @@ const COPIED: &[&str] = &[
     "ssl",
     "terminfo",
     "timezone",
+];
+/// Directories shown as they are, by a read-only bind: they have hundreds of entries, and copying
+/// them would be most of a spawner's start.
+const BOUND: &[&str] = &[
+    "alternatives",
+    "fonts",
+    "java-*-openjdk",
+    "perl",
+    "php",
+    "python3*",
+    "certs",
 ];
 /// Names that are never entered, at any depth.
 const REFUSED: &[&str] = &["private"];
@@ -200,6 +215,9 @@ impl Copy {
                     return Ok(());
                 };
                 rustix::fs::mkdirat(to, name, Mode::from_raw_mode(0o755))?;
+                if BOUND.iter().any(|pattern| fits(pattern, name)) {
+                    return bind(inner.as_fd(), to, name);
+                }
                 let made = open(to, name, OFlags::PATH | OFlags::DIRECTORY)?;
                 let made_names = names(inner.as_fd())?;
                 for inner_name in made_names {
@@ -236,6 +254,14 @@ impl Copy {
         let mode = Mode::from_raw_mode(0o644 | (stat.st_mode & 0o111));
         write(to, name, &contents, mode)
     }
+}
+
+/// Binds a directory of the host read-only at an empty one of ours.
+fn bind(source: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    let tree = mount::clone_at(source, Reach::Tree)?;
+    let flags = PLAIN | MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    mount::restrict(&tree, Reach::Tree, flags)?;
+    mount::attach(&tree, to, name)
 }
 
 fn open(directory: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
