@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use leasehold_jail::{posture, sys};
 use leasehold_protocol::guest::{CONTROL_LEN, Control, INIT_FD, STUB_FD, SetupStep, SignalTarget};
 use leasehold_protocol::socket::{recv_with_fds, send_with_fds};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -44,7 +44,13 @@ struct Init {
     /// This program, to start the agent from; `None` where `/proc` does not show it.
     program: Option<OwnedFd>,
     agent: Option<Pid>,
+    /// There may be more to collect than was at the last turn.
+    backlog: bool,
 }
+
+/// Most children collected in one turn, so that a command that makes orphans cannot keep init from
+/// hearing the host.
+const COLLECT_MAX: usize = 256;
 
 /// Runs PID 1. Returns when the sandbox is to end.
 #[must_use]
@@ -82,6 +88,7 @@ impl Init {
                 main_ended: false,
                 program,
                 agent: None,
+                backlog: false,
             }),
             Err(failure) => Err((control, failure)),
         }
@@ -125,7 +132,9 @@ impl Init {
             if let Some(notice) = &self.notice {
                 waited.push(PollFd::new(notice, PollFlags::IN));
             }
-            rustix::io::retry_on_intr(|| poll(&mut waited, None))?;
+            let at_once = Timespec::default();
+            let limit = self.backlog.then_some(&at_once);
+            rustix::io::retry_on_intr(|| poll(&mut waited, limit))?;
             let seen = |at: usize| waited.get(at).is_some_and(|fd| !fd.revents().is_empty());
             (seen(0), seen(1), seen(2))
         };
@@ -133,7 +142,7 @@ impl Init {
         if notice && let Some(notice) = self.notice.take() {
             self.stub_said(&notice);
         }
-        if events {
+        if events || self.backlog {
             self.collect()?;
         }
         if control {
@@ -167,12 +176,13 @@ impl Init {
         });
     }
 
-    /// Collects every child that ended. The end of the main command is told once.
+    /// Collects children that ended, up to [`COLLECT_MAX`]. The end of the main command is told once.
     fn collect(&mut self) -> rustix::io::Result<()> {
         let mut drain = [0; 512];
         // Only the level counts: which children ended is asked below.
         let _ = rustix::io::read(&self.events, &mut drain);
-        loop {
+        self.backlog = false;
+        for _ in 0..COLLECT_MAX {
             let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(ended)) => ended,
                 Ok(None) | Err(Errno::CHILD) => return Ok(()),
@@ -191,6 +201,8 @@ impl Init {
                 self.agent = None;
             }
         }
+        self.backlog = true;
+        Ok(())
     }
 
     /// Takes one message of the host.

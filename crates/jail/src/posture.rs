@@ -130,6 +130,11 @@ fn restrict(rules: Result<Option<Ruleset>, LandlockError>) -> Result<(), Posture
 /// # Errors
 /// The first step that failed.
 pub fn park_stub() -> Result<(), PostureError> {
+    park(caps::STUB)
+}
+
+/// What every child of init and agent has in common, and the few capabilities that it keeps.
+fn park(keep: CapabilitySet) -> Result<(), PostureError> {
     restrict(Ruleset::workload())?;
     step("lower resource limits", rlimit::workload())?;
     step(
@@ -137,7 +142,7 @@ pub fn park_stub() -> Result<(), PostureError> {
         caps::bound(CapabilitySet::empty()),
     )?;
     step("lock the securebits", caps::lock())?;
-    step("reduce capabilities", caps::reduce(caps::STUB))
+    step("reduce capabilities", caps::reduce(keep))
 }
 
 /// Step three, when the program is known: the limits of the run, its ids, and no capability at all.
@@ -187,14 +192,7 @@ pub fn become_workload(
 /// # Errors
 /// The first step that failed.
 pub fn become_root_worker() -> Result<(), PostureError> {
-    restrict(Ruleset::workload())?;
-    step("lower resource limits", rlimit::workload())?;
-    step(
-        "empty the bounding set",
-        caps::bound(CapabilitySet::empty()),
-    )?;
-    step("lock the securebits", caps::lock())?;
-    step("reduce capabilities", caps::reduce(caps::FILE_WORK))
+    park(caps::FILE_WORK)
 }
 
 /// Digest in hexadecimal of what this posture is on this kernel, for receipts: the seccomp program,
@@ -202,11 +200,12 @@ pub fn become_root_worker() -> Result<(), PostureError> {
 #[must_use]
 pub fn digest() -> String {
     let text = format!(
-        "seccomp {}\nlandlock {}\ninit {:#x}\nstub {:#x}\nworkload 0\n",
+        "seccomp {}\nlandlock {}\ninit {:#x}\nstub {:#x}\nfile work {:#x}\nworkload 0\n",
         Program::native().sha256(),
         landlock::abi(),
         caps::INIT.bits(),
         caps::STUB.bits(),
+        caps::FILE_WORK.bits(),
     );
     crate::seccomp::hex(&Sha256::digest(text))
 }

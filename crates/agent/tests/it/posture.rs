@@ -41,6 +41,49 @@ fn i12_a_command_has_the_whole_posture() {
     }
 }
 
+/// With one id the command is uid 0 inside, and still nothing.
+#[test]
+fn i12_a_shared_id_is_no_power() {
+    if !able("i12_a_shared_id_is_no_power") {
+        return;
+    }
+    let script = "cat /proc/self/status; cat /proc/1/environ; cat /proc/1/maps; kill -9 1; mount -t tmpfs x /tmp; \
+        su -c true; echo end";
+    for (mode, argv) in [
+        (&["init"][..], vec!["bash", "-c", script]),
+        (
+            &["init", "--warm", "python"],
+            vec![
+                "python3",
+                "-c",
+                "print(open('/proc/self/status').read(), 'end')",
+            ],
+        ),
+    ] {
+        let sandbox = Sandbox::boot_with(mode, 1).awaited();
+        let mut wanted = request(&argv);
+        wanted.ids = (0, 0);
+        let outcome = sandbox.run(&wanted, b"");
+        let status = status_of(&outcome.stdout);
+        for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(
+                status.get(name),
+                Some(&"0000000000000000"),
+                "{name}: {outcome:?}"
+            );
+        }
+        assert_eq!(status.get("Uid"), Some(&"0\t0\t0\t0"));
+        assert!(outcome.stdout.ends_with("end\n"), "{outcome:?}");
+        if mode.len() == 1 {
+            assert_eq!(
+                outcome.stderr.matches("ermission denied").count(),
+                3,
+                "{outcome:?}"
+            );
+        }
+    }
+}
+
 /// The same file without the program under test shows other values, so the test above can fail.
 #[test]
 fn without_the_posture_the_machine_shows_through() {

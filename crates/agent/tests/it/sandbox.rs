@@ -77,6 +77,11 @@ pub(crate) fn request(argv: &[&str]) -> ExecRequest {
 impl Sandbox {
     /// Boots the program with these arguments after its name.
     pub(crate) fn boot(arguments: &[&str]) -> Self {
+        Self::boot_with(arguments, 65_536)
+    }
+
+    /// As `boot`, with so many ids: with one, the command shares it with init (single-uid mode).
+    pub(crate) fn boot_with(arguments: &[&str], ids: u32) -> Self {
         let pair =
             |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         let (control, init_end) = pair(SocketType::SEQPACKET);
@@ -92,7 +97,9 @@ impl Sandbox {
             stub_end.as_raw_fd(),
             program.as_raw_fd(),
         ];
-        let maker = sys::spawn_child(&keep, move || make(&program, &argv, init_end, stub_end));
+        let maker = sys::spawn_child(&keep, move || {
+            make(&program, &argv, init_end, stub_end, ids)
+        });
         Self {
             control,
             stub,
@@ -102,7 +109,12 @@ impl Sandbox {
 
     /// Boots and waits until the stub is parked.
     pub(crate) fn parked(arguments: &[&str]) -> Self {
-        let sandbox = Self::boot(arguments);
+        Self::boot(arguments).awaited()
+    }
+
+    /// Waits until the stub is parked.
+    pub(crate) fn awaited(self) -> Self {
+        let sandbox = self;
         let reply = sandbox.reply();
         assert!(
             matches!(reply, Some((StubReply::Ready, _))),
@@ -227,7 +239,7 @@ pub(crate) fn drain(fd: OwnedFd) -> String {
 }
 
 /// In the child: makes the namespaces, starts PID 1, writes its maps, and waits for it.
-fn make(program: &OwnedFd, argv: &[CString], control: OwnedFd, stub: OwnedFd) -> u8 {
+fn make(program: &OwnedFd, argv: &[CString], control: OwnedFd, stub: OwnedFd, ids: u32) -> u8 {
     let flags =
         UnshareFlags::NEWPID | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS | UnshareFlags::NEWNET;
     unshare(flags);
@@ -259,7 +271,7 @@ fn make(program: &OwnedFd, argv: &[CString], control: OwnedFd, stub: OwnedFd) ->
     let proc = format!("/proc/{}", init.as_raw_nonzero());
     std::fs::write(format!("{proc}/setgroups"), "deny").unwrap();
     for map in ["uid_map", "gid_map"] {
-        std::fs::write(format!("{proc}/{map}"), format!("0 {ID_BASE} 65536")).unwrap();
+        std::fs::write(format!("{proc}/{map}"), format!("0 {ID_BASE} {ids}")).unwrap();
     }
     rustix::io::write(&map, b"m").unwrap();
     let ended = rustix::process::waitpid(Some(init), WaitOptions::empty()).unwrap();
