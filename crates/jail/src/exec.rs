@@ -5,7 +5,7 @@
 //! both are for single-threaded callers, as [`crate::sys::spawn_child`] is. The agent runs
 //! everything on one thread for this reason. This module decides neither what runs nor as whom.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -69,6 +69,8 @@ impl Stdio {
 pub struct ExecPlan {
     /// Absolute working directory, entered with the user's rights.
     pub cwd: CString,
+    /// Whether somebody asked for it; else the root directory will do where it cannot be entered.
+    pub cwd_asked: bool,
     /// Its descriptors, none of them 0, 1 or 2; nothing else crosses.
     pub stdio: Stdio,
     /// As whom.
@@ -124,8 +126,7 @@ pub fn spawn(
     let keep = plan.stdio.in_order().map(|fd| fd.as_raw_fd());
     let keep = [keep[0], keep[1], keep[2], report.as_raw_fd()];
     let pid = sys::spawn_child(&keep, || {
-        let prepared =
-            arrange(plan).and_then(|()| take_posture(plan).and_then(|()| enter(&plan.cwd)));
+        let prepared = arrange(plan).and_then(|()| take_posture(plan).and_then(|()| enter(plan)));
         let failure = match prepared {
             Err(failure) => failure,
             Ok(()) => ExecFailure {
@@ -170,8 +171,12 @@ fn take_posture(plan: &ExecPlan) -> Result<(), ExecFailure> {
     posture::become_workload(plan.ids.uid, plan.ids.gid, plan.files, 0).map_err(failed)
 }
 
-fn enter(cwd: &CStr) -> Result<(), ExecFailure> {
-    rustix::process::chdir(cwd).map_err(failure(ExecStep::Cwd))?;
+fn enter(plan: &ExecPlan) -> Result<(), ExecFailure> {
+    let entered = match rustix::process::chdir(&plan.cwd) {
+        Err(Errno::NOENT | Errno::ACCESS) if !plan.cwd_asked => rustix::process::chdir("/"),
+        entered => entered,
+    };
+    entered.map_err(failure(ExecStep::Cwd))?;
     let place = rustix::process::getcwd(Vec::new()).map_err(failure(ExecStep::Cwd))?;
     // Anything else names a directory that is not below this root.
     if place.as_bytes().starts_with(b"/") {

@@ -179,12 +179,20 @@ fn unblocked(fd: OwnedFd) -> Result<OwnedFd, CallError> {
     Ok(fd)
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), CallError> {
-    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| no_room(errno.into()))
+/// A pipe of the user's: `/dev/stderr` opens it anew, as the user.
+fn pipe(user: &User) -> Result<(OwnedFd, OwnedFd), CallError> {
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+        .and_then(|(reads, writes)| {
+            rustix::fs::fchown(&reads, Some(uid), Some(gid))?;
+            Ok((reads, writes))
+        })
+        .map_err(|errno| no_room(errno.into()))
 }
 
 impl Ends {
-    fn pipes(stdin_open: bool) -> Result<Self, CallError> {
+    fn pipes(stdin_open: bool, user: &User) -> Result<Self, CallError> {
+        let pipe = || pipe(user);
         let (stdin, input) = if stdin_open {
             let (theirs, ours) = pipe()?;
             (
@@ -258,10 +266,11 @@ async fn begin(
 ) -> Result<Launched, CallError> {
     let ends = match request.pty {
         Some(pty) => Ends::terminal(pty.size.unwrap_or(Size { cols: 80, rows: 24 }), user)?,
-        None => Ends::pipes(request.stdin.unwrap_or(true))?,
+        None => Ends::pipes(request.stdin.unwrap_or(true), user)?,
     };
     let plan = ExecPlan {
         cwd: CString::new(cwd).map_err(|_| invalid("cwd holds a NUL byte".to_owned()))?,
+        cwd_asked: request.process.cwd.as_ref().is_some_and(|cwd| !cwd.is_empty()),
         stdio: ends.stdio,
         ids: user.ids(),
         files: state.files,
