@@ -2,9 +2,11 @@
 //! right, and left with a handful of system calls.
 //!
 //! It has the ids of the guest's own workload, so it may read no more than the guest could; the
-//! directory it looks at is its root; it cannot open a socket, start a program, or make a file
-//! anywhere. What it has to say goes through descriptors it was given. Not for processes of a
+//! directory it looks at is its root; it cannot open a socket, start a program, or, by Landlock, make
+//! or change a file. What it has to say goes through descriptors it was given. Not for processes of a
 //! sandbox: those take `posture`.
+
+#![allow(unsafe_code, reason = "unshare(2) has no safe binding")]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,10 +18,11 @@ use rustix::process::{
     setrlimit,
 };
 use rustix::thread::{
-    CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_no_new_privs,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, UnshareFlags, capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
 };
 
+use crate::landlock::{LandlockError, Ruleset};
 use crate::seccomp::Program;
 use crate::{caps, rlimit, sys};
 
@@ -29,13 +32,11 @@ const DATA_BYTES: u64 = 512 << 20;
 /// What such a process is confined to.
 #[derive(Debug, Clone, Copy)]
 pub struct Confinement<'a> {
-    /// User id it takes, in [`Confinement::userns`] where one is given.
+    /// User id it takes. An ordinary user can take no other than the own.
     pub uid: u32,
-    /// Group id it takes; it has no other groups.
+    /// Group id it takes; as root it leaves all other groups.
     pub gid: u32,
-    /// User namespace it enters first: how an ordinary user gets at its subordinate ids.
-    pub userns: Option<BorrowedFd<'a>>,
-    /// Its working directory, and its root wherever it has the right to change that.
+    /// Its root and working directory.
     pub root: BorrowedFd<'a>,
     /// Most bytes of any file it writes.
     pub file_bytes: u64,
@@ -79,12 +80,7 @@ pub fn spawn(
     body: impl FnOnce() -> u8,
 ) -> io::Result<(Pid, OwnedFd)> {
     let parent = getpid();
-    let kept: Vec<BorrowedFd<'_>> = keep
-        .iter()
-        .copied()
-        .chain(confinement.userns)
-        .chain([confinement.root])
-        .collect();
+    let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([confinement.root]).collect();
     let pid = sys::spawn_child(&kept, || match confine(confinement, parent) {
         Ok(()) => body(),
         Err(error) => failed(&error),
@@ -97,35 +93,56 @@ fn confine(to: &Confinement<'_>, parent: Pid) -> Result<(), ConfineError> {
     silence()?;
     step("reset signals", sys::reset_signals())?;
     step("turn off core dumps", rlimit::no_core_dumps())?;
-    if let Some(userns) = to.userns {
-        let kind = Some(LinkNameSpaceType::User);
-        step(
-            "enter the user namespace",
-            move_into_link_name_space(userns, kind),
-        )?;
-    }
-    step("enter the directory", fchdir(to.root))?;
+    step("give up new privileges", set_no_new_privs(true))?;
     let held = step("read capabilities", capabilities(None))?.effective;
     if held.contains(CapabilitySet::SYS_CHROOT) {
-        step("make the directory its root", chroot("."))?;
+        enter(to)?;
+        take_ids(to, held)?;
+    } else {
+        take_ids(to, held)?;
+        // In a user namespace of its own it may change its root; it gains nothing outside of it.
+        // SAFETY: the process has one thread, shares nothing with another, and keeps its
+        // descriptors.
+        let unshared = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) };
+        step("make a user namespace", unshared)?;
+        enter(to)?;
+        give_up()?;
     }
-    step("give up new privileges", set_no_new_privs(true))?;
-    take_ids(to, held)?;
     step("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     step(
         "die with the parent",
         set_parent_process_death_signal(Some(Signal::KILL)),
     )?;
-    if to.userns.is_none() && getppid() != Some(parent) {
+    if getppid() != Some(parent) {
         return step("find the parent alive", Err(rustix::io::Errno::SRCH));
     }
     take_limits(to)?;
+    restrict(to)?;
     step(
         "take the seccomp program",
         allow_list()
             .load()
             .map_err(|error| io::Error::from_raw_os_error(error.errno())),
     )
+}
+
+/// It reads below its root and makes, changes or removes nothing, its own files included. A kernel
+/// without Landlock leaves it to the rights of its ids.
+fn restrict(to: &Confinement<'_>) -> Result<(), ConfineError> {
+    let refused = |error: &LandlockError| io::Error::from_raw_os_error(error.errno());
+    let rules = Ruleset::reading(to.root).map_err(|error| refused(&error));
+    match step("make the Landlock rules", rules)? {
+        Some(rules) => step(
+            "take the Landlock rules",
+            rules.restrict().map_err(|error| refused(&error)),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn enter(to: &Confinement<'_>) -> Result<(), ConfineError> {
+    step("enter the directory", fchdir(to.root))?;
+    step("make the directory its root", chroot("."))
 }
 
 /// Standard descriptors lead nowhere.
@@ -142,35 +159,44 @@ fn silence() -> Result<(), ConfineError> {
 }
 
 fn take_ids(to: &Confinement<'_>, held: CapabilitySet) -> Result<(), ConfineError> {
-    if held.contains(CapabilitySet::SETPCAP) {
-        step(
-            "empty the bounding set",
-            caps::bound(CapabilitySet::empty()),
-        )?;
-        step("lock the securebits", caps::lock())?;
-    }
     if held.contains(CapabilitySet::SETGID) {
-        match set_thread_groups(&[]) {
-            // A user namespace may forbid it to everybody; then the groups are the maker's own.
-            Err(rustix::io::Errno::PERM) if to.userns.is_some() => {}
-            done => step("leave all groups", done)?,
-        }
+        step("leave all groups", set_thread_groups(&[]))?;
     }
     if to.uid == u32::MAX || to.gid == u32::MAX {
         return step("take the ids", Err(rustix::io::Errno::INVAL));
     }
+    if held.contains(CapabilitySet::SETPCAP) {
+        bind()?;
+    }
     let (user, group) = (Uid::from_raw(to.uid), Gid::from_raw(to.gid));
     step("take the group", set_thread_res_gid(group, group, group))?;
     step("take the user", set_thread_res_uid(user, user, user))?;
-    step(
-        "give up all capabilities",
-        caps::reduce(CapabilitySet::empty()),
-    )?;
-    let none = step("read capabilities", caps::none_held())?;
-    if !none || geteuid() != user || getegid() != group {
+    if geteuid() != user || getegid() != group {
         return step("be who it should be", Err(rustix::io::Errno::PERM));
     }
-    Ok(())
+    drop_all()
+}
+
+/// The capabilities over its own user namespace, too.
+fn give_up() -> Result<(), ConfineError> {
+    bind()?;
+    drop_all()
+}
+
+/// No exec and no change of identity gives a capability any more.
+fn bind() -> Result<(), ConfineError> {
+    let none = CapabilitySet::empty();
+    step("empty the bounding set", caps::bound(none))?;
+    step("lock the securebits", caps::lock())
+}
+
+fn drop_all() -> Result<(), ConfineError> {
+    let none = CapabilitySet::empty();
+    step("give up all capabilities", caps::reduce(none))?;
+    match step("read capabilities", caps::none_held())? {
+        true => Ok(()),
+        false => step("be without capabilities", Err(rustix::io::Errno::PERM)),
+    }
 }
 
 fn take_limits(to: &Confinement<'_>) -> Result<(), ConfineError> {
@@ -234,4 +260,97 @@ fn allow_list() -> Program {
         libc::SYS_exit_group,
     ];
     Program::allow_only(&ALLOWED, &[libc::SYS_mmap, libc::SYS_mprotect])
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::openat;
+    use rustix::process::{WaitOptions, waitpid};
+
+    use super::*;
+
+    /// An id of nobody.
+    const ORDINARY: u32 = 12_345;
+
+    fn status(child: Pid) -> u8 {
+        let waited = waitpid(Some(child), WaitOptions::empty()).unwrap();
+        let status = waited.and_then(|(_, status)| status.exit_status());
+        status.map_or(u8::MAX, |status| status as u8)
+    }
+
+    /// Bits: opened a file of the host, opened one of its root, made a file, opened a socket.
+    fn tries() -> u8 {
+        let open = |path: &str, flags: OFlags| {
+            let nothing = rustix::fs::ResolveFlags::empty();
+            let makes = flags.contains(OFlags::CREATE);
+            let mode = if makes { Mode::RUSR } else { Mode::empty() };
+            u8::from(rustix::fs::openat2(CWD, path, flags, mode, nothing).is_ok())
+        };
+        let family = rustix::net::AddressFamily::UNIX;
+        let socket = rustix::net::socket(family, rustix::net::SocketType::STREAM, None);
+        open("/etc/passwd", OFlags::RDONLY)
+            | open("/inside", OFlags::RDONLY) << 1
+            | open("/made", OFlags::WRONLY | OFlags::CREATE) << 2
+            | u8::from(socket.is_ok()) << 3
+    }
+
+    /// What a helper can do that was started by root, or by an ordinary user.
+    fn outcome(ordinary: bool) -> u8 {
+        let name = format!("leasehold-confine-{}-{ordinary}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("inside"), "x").unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, &path, flags, Mode::empty()).unwrap();
+        let own = geteuid();
+        let id = if own.is_root() {
+            ORDINARY
+        } else {
+            own.as_raw()
+        };
+        // It is its own directory, so that only a rule keeps it from making a file there.
+        std::os::unix::fs::chown(&path, Some(id), Some(id)).unwrap();
+        let to = Confinement {
+            uid: id,
+            gid: id,
+            root: root.as_fd(),
+            file_bytes: 1_000,
+            cpu_seconds: 10,
+            open_files: 32,
+        };
+        let child = sys::spawn_child(&[root.as_fd()], || {
+            if ordinary && own.is_root() {
+                let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+                let became = set_thread_groups(&[])
+                    .and_then(|()| set_thread_res_gid(group, group, group))
+                    .and_then(|()| set_thread_res_uid(user, user, user));
+                if became.is_err() {
+                    return 97;
+                }
+            }
+            match spawn(&to, &[], |_| 99, tries) {
+                Ok((helper, _)) => status(helper),
+                Err(_) => 98,
+            }
+        });
+        let status = status(child.unwrap());
+        std::fs::remove_dir_all(path).unwrap();
+        status
+    }
+
+    #[test]
+    fn only_files_of_its_root_can_be_opened() {
+        // The host's file is there for everybody else.
+        assert!(std::fs::File::open("/etc/passwd").is_ok());
+        // Without Landlock its own directory is its own to write in.
+        let want = if crate::landlock::abi() > 0 {
+            0b0010
+        } else {
+            0b0110
+        };
+        assert_eq!(outcome(true), want);
+        if geteuid().is_root() {
+            assert_eq!(outcome(false), want);
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! Landlock: what a workload may write, and whom a sandbox may reach.
 //!
-//! Two layers. [`Ruleset::scope`] goes on init and thereby on everything in the sandbox: no signal
+//! Two layers in a sandbox. [`Ruleset::scope`] goes on init and thereby on everything in the sandbox: no signal
 //! and no abstract socket leaves it. [`Ruleset::workload`] goes on what a stub becomes: it reads and
 //! executes everywhere and writes in a few places. A kernel without Landlock has [`abi`] 0; the host
-//! says so in the result, and refuses where a contract asks for it.
+//! says so in the result, and refuses where a contract asks for it. [`Ruleset::reading`] is for a
+//! helper of ours outside of it.
 
 #![allow(
     unsafe_code,
@@ -179,6 +180,34 @@ impl Ruleset {
         for (path, access) in rules {
             set.allow(path, access & handled)?;
         }
+        Ok(Some(set))
+    }
+
+    /// Reading files and directories below one place and nothing else: no writing, making, removing
+    /// or executing anywhere. What is open already stays usable. `None` where the kernel has no
+    /// Landlock.
+    ///
+    /// # Errors
+    /// When the kernel takes no ruleset or rule.
+    pub fn reading(place: BorrowedFd<'_>) -> Result<Option<Self>, LandlockError> {
+        let abi = abi();
+        if abi == 0 {
+            return Ok(None);
+        }
+        let scoped = match abi {
+            6.. => SCOPE_ABSTRACT_SOCKET | SCOPE_SIGNAL,
+            _ => 0,
+        };
+        let set = Self::create(&RulesetAttr {
+            handled_access_fs: handled(abi),
+            handled_access_net: 0,
+            scoped,
+        })?;
+        set.add(place, READ_FILE | READ_DIR)
+            .map_err(|source| LandlockError::Rule {
+                path: "the directory to look at",
+                source,
+            })?;
         Ok(Some(set))
     }
 

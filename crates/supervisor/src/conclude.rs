@@ -98,7 +98,6 @@ impl Server {
                     globs: run.exec.artifacts.clone(),
                     host_uid,
                     host_gid,
-                    userns: None,
                     bounds: CollectBounds::default(),
                 })
                 .map_err(|error| error.to_string())

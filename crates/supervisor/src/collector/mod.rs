@@ -87,12 +87,10 @@ pub struct CollectJob {
     pub staging: OwnedFd,
     /// Which files, as globs below the workspace.
     pub globs: Vec<String>,
-    /// The workload's user id, as seen from `userns` where that is given, else from the host.
+    /// The workload's user id on the host; an ordinary user's workload has the user's own.
     pub host_uid: u32,
-    /// The workload's group id, likewise.
+    /// The workload's group id on the host.
     pub host_gid: u32,
-    /// The user namespace whose ids these are, for an ordinary user with subordinate ids.
-    pub userns: Option<OwnedFd>,
     /// How much at most.
     pub bounds: CollectBounds,
 }
@@ -190,7 +188,6 @@ pub fn start(job: CollectJob) -> Result<Collector, CollectError> {
     let confinement = Confinement {
         uid: job.host_uid,
         gid: job.host_gid,
-        userns: job.userns.as_ref().map(AsFd::as_fd),
         root: job.workspace.as_fd(),
         file_bytes: job.bounds.file_bytes,
         cpu_seconds: u32::try_from(job.bounds.time.as_secs() + 2).unwrap_or(u32::MAX),

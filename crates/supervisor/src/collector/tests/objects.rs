@@ -126,7 +126,6 @@ fn p32_a_tree_of_5000_directories_ends_at_the_bound() {
         globs: vec!["**".to_owned()],
         host_uid: uid,
         host_gid: gid,
-        userns: None,
         bounds: CollectBounds::default(),
     };
     lchown(tree.path("ws"), Some(uid), Some(gid)).unwrap();

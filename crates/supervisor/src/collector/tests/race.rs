@@ -72,7 +72,6 @@ fn p36_a_thousand_collections_under_swaps_never_leave_the_tree() {
                 globs: vec!["d/*".to_owned(), "e/**".to_owned(), "e/canary".to_owned()],
                 host_uid: uid,
                 host_gid: gid,
-                userns: None,
                 bounds: CollectBounds::default(),
             };
             let collected = start(job).unwrap().finish().unwrap();
