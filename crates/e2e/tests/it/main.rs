@@ -3,6 +3,7 @@
 //! Where a new test goes:
 //! - `ends`: how a run ends, its status, its reason, its record.
 //! - `streams`: output and input, byte for byte, floods, slow and vanished readers.
+//! - `terminal`: a person's terminal, joined and given back.
 //! - `visible`: what a guest sees of its limits and of the host.
 //! - `workspace`: workspace modes, artifacts, export.
 //! - `crash`: who dies when, and what is left.
@@ -22,5 +23,6 @@ mod crash;
 mod ends;
 mod record;
 mod streams;
+mod terminal;
 mod visible;
 mod workspace;

@@ -91,11 +91,6 @@ impl Arena {
         })
     }
 
-    /// The directories of the instance.
-    pub(crate) fn paths(&self) -> &Paths {
-        &self.paths
-    }
-
     /// A place for other files of the bench.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory

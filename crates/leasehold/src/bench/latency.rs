@@ -28,16 +28,44 @@ const SYSTEM_TRUE: &str = "/usr/bin/true";
 struct Rows {
     make: Samples,
     warm: Samples,
-    warm_inside: Samples,
+    warm_stages: Stages,
     first_byte: Samples,
     gone: Samples,
     pool: Samples,
     pool_misses: u32,
     cold: Samples,
     cold_gone: Samples,
+    cold_stages: Stages,
     cli: Samples,
     cli_cold: Samples,
     peers: Vec<(&'static str, Result<Samples, String>)>,
+}
+
+/// What the supervisor's own clock says of each stage.
+#[derive(Default)]
+struct Stages([Samples; Stage::ALL.len()]);
+
+impl Stages {
+    fn add(&mut self, times: &Times) {
+        for time in &times.record.stages {
+            let place = Stage::ALL.iter().position(|stage| *stage == time.stage);
+            if let Some(samples) = place.and_then(|place| self.0.get_mut(place)) {
+                samples.add(Duration::from_micros(time.micros));
+            }
+        }
+    }
+
+    /// Every stage with its median.
+    fn line(&self) -> String {
+        let named = Stage::ALL.iter().zip(&self.0);
+        let told: Vec<String> = named
+            .filter_map(|(stage, samples)| {
+                let said = samples.summary()?;
+                Some(format!("{} {:.2}", stage.word(), said.p50_ms))
+            })
+            .collect();
+        told.join(" · ")
+    }
 }
 
 /// Measures and reports.
@@ -89,9 +117,7 @@ fn ours(client: &mut Client, arena: &Arena, rows: &mut Rows) -> Result<(), Fault
     let warm = arena::once(client, Target::Parked(parked), arena::command(&[TRUE]), &[])?;
     rows.warm.add(warm.ended);
     rows.gone.add(warm.cleaned - warm.ended);
-    if let Some(inside) = stage(&warm, Stage::Execute) {
-        rows.warm_inside.add(inside);
-    }
+    rows.warm_stages.add(&warm);
     let parked = arena::provision(client, arena::with_programs(), &programs)?;
     let byte = arena::once(client, Target::Parked(parked), arena::command(&[BYTE]), &[])?;
     rows.first_byte.add(byte.first_byte.unwrap_or(byte.ended));
@@ -107,13 +133,8 @@ fn ours(client: &mut Client, arena: &Arena, rows: &mut Rows) -> Result<(), Fault
     let cold = arena::once(client, target, arena::command(&[TRUE]), &programs)?;
     rows.cold.add(cold.ended);
     rows.cold_gone.add(cold.cleaned - cold.ended);
+    rows.cold_stages.add(&cold);
     Ok(())
-}
-
-fn stage(times: &Times, wanted: Stage) -> Option<Duration> {
-    let stages = &times.record.stages;
-    let found = stages.iter().find(|time| time.stage == wanted)?;
-    Some(Duration::from_micros(found.micros))
 }
 
 fn cli(arena: &Arena) -> Result<Duration, Fault> {
@@ -151,10 +172,6 @@ fn tell(rows: &Rows, report: &mut Report) {
             &rows.warm,
         ),
         (
-            "  … of which execution, by the supervisor's clock",
-            &rows.warm_inside,
-        ),
-        (
             "claim of a parked sandbox → first byte of output",
             &rows.first_byte,
         ),
@@ -175,6 +192,15 @@ fn tell(rows: &Rows, report: &mut Report) {
     for (name, samples) in &rows.peers {
         let summary = samples.as_ref().map_err(Clone::clone).and_then(measured);
         report.row(format!("{name}, the same static `true`"), summary);
+    }
+    for (what, stages) in [
+        ("claim of a parked sandbox", &rows.warm_stages),
+        ("run made from nothing", &rows.cold_stages),
+    ] {
+        let line = stages.line();
+        report.note(format!(
+            "stages by the supervisor's clock, p50 in ms, {what}: {line}"
+        ));
     }
     if rows.pool_misses > 0 {
         report.note(format!(

@@ -29,11 +29,6 @@ impl Samples {
         self.0.push(time.as_secs_f64() * 1e6);
     }
 
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// The value that `share` of all are at most, by nearest rank; nothing of nothing.
     fn rank(sorted: &[f64], share: f64) -> Option<f64> {
         let rank = (share * sorted.len() as f64).ceil() as usize;

@@ -57,9 +57,9 @@ enum Source {
     Input,
 }
 
-/// Follows one call.
+/// Follows one run.
 pub(crate) struct Follow<'a> {
-    client: &'a mut Client,
+    client: Client,
     signals: &'a Signals,
     tag: u64,
     run: RunId,
@@ -77,7 +77,7 @@ pub(crate) struct Follow<'a> {
 impl<'a> Follow<'a> {
     /// Prepares to follow the call `tag` of `client`.
     pub(crate) fn new(
-        client: &'a mut Client,
+        client: Client,
         signals: &'a Signals,
         tag: u64,
         run: RunId,
@@ -99,11 +99,18 @@ impl<'a> Follow<'a> {
         }
     }
 
+    /// Goes on with another supervisor, which was asked with the call `tag`. What was printed is not
+    /// printed again.
+    pub(crate) fn take_up(&mut self, client: Client, tag: u64) {
+        self.client = client;
+        self.tag = tag;
+    }
+
     /// Follows until the outcome is known and everything is printed.
     ///
     /// # Errors
     /// When the supervisor breaks the protocol or a descriptor fails us.
-    pub(crate) fn to_the_end(mut self) -> Result<Outcome, Fault> {
+    pub(crate) fn to_the_end(&mut self) -> Result<Outcome, Fault> {
         loop {
             if let Some(outcome) = self.notices()? {
                 return Ok(outcome);
@@ -144,7 +151,11 @@ impl<'a> Follow<'a> {
                     // The outcome is recorded; only the observation of its removal is missing.
                     return Ok(Some(match self.record.take() {
                         Some(record) if !self.joint.wait_cleanup => Outcome::Recorded(record),
-                        _ => Outcome::Lost,
+                        _ => {
+                            self.feed = None;
+                            self.raw = None;
+                            Outcome::Lost
+                        }
                     }));
                 }
                 Err(error) => return Err(client_fault(error)),
@@ -192,7 +203,7 @@ impl<'a> Follow<'a> {
             self.joint.terminal = true;
             self.joint.feed = true;
         }
-        if self.joint.print {
+        if self.joint.print && self.pumps.is_empty() {
             let person = !self.joint.terminal;
             let out = Pump::new(stdout, std::io::stdout().as_fd(), person).map_err(failed)?;
             let err = Pump::new(stderr, std::io::stderr().as_fd(), person).map_err(failed)?;

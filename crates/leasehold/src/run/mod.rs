@@ -17,10 +17,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use leasehold_backend::process::client::{Client, ClientError};
+use leasehold_core::error::ErrorKind;
 use leasehold_core::id::RunId;
 use leasehold_core::record::RunRecord;
-use leasehold_protocol::supervisor::{Event, Request, Target};
+use leasehold_protocol::supervisor::{Request, Target};
 use leasehold_supervisor::paths::Paths;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use serde::Serialize;
@@ -32,8 +32,8 @@ use follow::{Follow, Joint, Outcome};
 use request::{Caller, Plan, StdinKind, Telling};
 use signals::Signals;
 
-/// How long a successor of a lost supervisor may take to complete a record.
-const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+/// How many supervisors may be lost under one run before we give up.
+const SUPERVISORS_MAX: u32 = 3;
 
 /// Status of a run that nobody waited for to the end.
 const LEFT: u8 = 130;
@@ -78,20 +78,10 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
         take_terminal: false,
         wait_cleanup: plan.wait_cleanup,
     };
-    let outcome = Follow::new(&mut client, &signals, tag, run.clone(), joint).to_the_end();
-    match outcome? {
-        Outcome::Recorded(record) => {
-            conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed())
-        }
-        Outcome::Refused(error) => Err(error.into()),
-        Outcome::Left => {
-            voice::note(&format!("left run {run}; the supervisor ends it"));
-            Ok(LEFT)
-        }
-        Outcome::Lost => {
-            let record = recover(&paths, &run)?;
-            conclude(&paths, &plan, None, &record, begun.elapsed())
-        }
+    let follow = Follow::new(client, &signals, tag, run.clone(), joint);
+    match whole(follow, &paths, &run)? {
+        Some(record) => conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed()),
+        None => Ok(LEFT),
     }
 }
 
@@ -174,40 +164,47 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// After the supervisor died under a run: a successor completes its record at its start.
-pub(crate) fn recover(paths: &Paths, run: &RunId) -> Result<Box<RunRecord>, Fault> {
-    voice::note("the supervisor went away during the run; a new one clears up after it");
-    let mut client = place::connect_or_start(paths)?;
-    let tag = client
-        .call(Request::Attach { run: run.clone() }, &[])
-        .map_err(place::client_fault)?;
-    let deadline = Instant::now() + RECOVERY_PATIENCE;
-    loop {
-        match client
-            .next_notice(Some(deadline))
-            .map_err(place::client_fault)?
-        {
-            None => {
-                return Err(Fault::host(format!("run {run} has no end on record"))
-                    .because(&ClientError::Silent {
-                        waited: RECOVERY_PATIENCE,
-                    })
-                    .hint(format!("look again with `leasehold show {run}`")));
+/// Follows a run to its record, over the death of its supervisor too: a successor completes the
+/// record at its start. Nothing when the person left.
+fn whole(
+    mut follow: Follow<'_>,
+    paths: &Paths,
+    run: &RunId,
+) -> Result<Option<Box<RunRecord>>, Fault> {
+    for lost in 0..SUPERVISORS_MAX {
+        match follow.to_the_end()? {
+            Outcome::Recorded(record) => return Ok(Some(record)),
+            Outcome::Refused(error) if lost > 0 && error.kind == ErrorKind::NotFound => {
+                return Err(Fault::host(
+                    "the supervisor went away before the run was on record, so nothing ran",
+                ));
             }
-            Some((notice, _)) if notice.tag == tag => match notice.event {
-                Event::Ended(record) | Event::Cleaned(record) => return Ok(record),
-                Event::Refused(error) => return Err(error.into()),
-                _ => {}
-            },
-            Some(_) => {}
+            Outcome::Refused(error) => return Err(error.into()),
+            Outcome::Left => {
+                voice::note(&format!("left run {run}; the supervisor ends it"));
+                return Ok(None);
+            }
+            Outcome::Lost => {}
         }
+        voice::note("the supervisor went away during the run; a new one clears up after it");
+        let mut client = place::connect_or_start(paths)?;
+        let tag = client
+            .call(Request::Attach { run: run.clone() }, &[])
+            .map_err(place::client_fault)?;
+        follow.take_up(client, tag);
     }
+    Err(Fault::host(format!(
+        "{SUPERVISORS_MAX} supervisors went away one after another"
+    ))
+    .hint(format!(
+        "see the supervisor's log, {}",
+        paths.log().display()
+    )))
 }
 
 /// Joins a run that is on its way or over, for `leasehold attach`.
 pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Fault> {
-    let begun = Instant::now();
-    let mut client: Client = place::connect_or_start(paths)?;
+    let mut client = place::connect_or_start(paths)?;
     let signals =
         Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
     let tag = client
@@ -220,15 +217,13 @@ pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Faul
         take_terminal: true,
         wait_cleanup: false,
     };
-    let outcome = Follow::new(&mut client, &signals, tag, run.clone(), joint).to_the_end();
-    let record = match outcome? {
-        Outcome::Recorded(record) => record,
-        Outcome::Refused(error) => return Err(error.into()),
-        Outcome::Left => return Ok(LEFT),
-        Outcome::Lost => recover(paths, run)?,
+    let follow = Follow::new(client, &signals, tag, run.clone(), joint);
+    let Some(record) = whole(follow, paths, run)? else {
+        return Ok(LEFT);
     };
     if !quiet {
-        tell(&record, begun.elapsed());
+        let micros = record.stages.iter().map(|time| time.micros).sum();
+        tell(&record, Duration::from_micros(micros));
     }
     Ok(record.end.as_ref().map_or(LEFT, |end| end.cli_status()))
 }
