@@ -8,13 +8,15 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use rustix::thread::{CpuSet, Gid, Uid, UnshareFlags};
+use rustix::thread::{
+    CpuSet, Gid, LinkNameSpaceType, Uid, UnshareFlags, move_into_link_name_space,
+};
 
 use super::clone::{Bomb, arrange, end, reset_scheduling, unshare};
-use super::spec::Warm;
+use super::spec::{Namespaces, Warm};
 use super::step::{At, Failed, MakeStep};
 use super::tree::Tree;
 use super::userns::Maker;
@@ -29,6 +31,7 @@ pub(super) struct Plan<'a> {
     pub(super) maker: Maker,
     pub(super) template: &'a Template,
     pub(super) agent: BorrowedFd<'a>,
+    /// To the spawner; its end without a failure is the agent.
     pub(super) progress: BorrowedFd<'a>,
     pub(super) texts: &'a CStr,
     pub(super) network: Option<BorrowedFd<'a>>,
@@ -56,17 +59,45 @@ fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     let workspace = workspace::open(&tree).at(MakeStep::Workspace)?;
     let scratch = workspace::open_scratch(&tree).at(MakeStep::Scratch)?;
 
+    let user_namespace = wire::await_go(plan.progress).at(MakeStep::Ids)?;
     unshare(UnshareFlags::NEWCGROUP).at(MakeStep::CgroupNamespace)?;
-    unshare(UnshareFlags::NEWUSER).at(MakeStep::UserNamespace)?;
-    let fds = [workspace.as_fd(), scratch.as_fd()];
-    wire::send_progress(plan.progress, Progress::Unshared { copied }, &fds).at(MakeStep::Ids)?;
-    wire::await_go(plan.progress).at(MakeStep::Ids)?;
+    enter(&user_namespace).at(MakeStep::UserNamespace)?;
 
     no_nesting(&tree.settings).at(MakeStep::NoNesting)?;
     identity(plan.maker).at(MakeStep::Identity)?;
     cut_capabilities(plan.maker).at(MakeStep::Capabilities)?;
     rustix::process::chdir(c"/").at(MakeStep::Handover)?;
+    let namespaces = namespaces(&tree.settings).at(MakeStep::Answer)?;
+    let fds = [workspace.as_fd(), scratch.as_fd()];
+    let standing = Progress::Standing { namespaces, copied };
+    wire::send_progress(plan.progress, standing, &fds).at(MakeStep::Answer)?;
     hand_over(plan)
+}
+
+/// Enters the user namespace the spawner has made and mapped. All capabilities from here on are over
+/// that namespace alone.
+fn enter(user_namespace: &[OwnedFd]) -> Result<(), Errno> {
+    let [namespace] = user_namespace else {
+        return Err(Errno::BADMSG);
+    };
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))
+}
+
+fn namespaces(proc: &OwnedFd) -> Result<Namespaces, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(proc, c"self/ns", flags, Mode::empty())?;
+    let inode = |name: &CStr| {
+        rustix::fs::statat(&directory, name, AtFlags::empty()).map(|stat| stat.st_ino)
+    };
+    Ok(Namespaces {
+        net: inode(c"net")?,
+        mnt: inode(c"mnt")?,
+        pid: inode(c"pid")?,
+        user: inode(c"user")?,
+        ipc: inode(c"ipc")?,
+        uts: inode(c"uts")?,
+        cgroup: inode(c"cgroup")?,
+    })
 }
 
 /// Enters the control groups it was not born in. A process with one thread that moves itself

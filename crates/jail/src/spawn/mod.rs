@@ -117,7 +117,7 @@ impl Spawner {
                 (Answer::MapIds, _) => {
                     self.map_ids().map_err(at(MakeStep::MakerIds))?;
                     let socket = self.socket.as_ref().ok_or(SpawnError::Gone)?;
-                    wire::go(socket.as_fd()).map_err(|_| SpawnError::Gone)?;
+                    wire::go(socket.as_fd(), &[]).map_err(|_| SpawnError::Gone)?;
                 }
                 (Answer::Failed(failed), _) => return Err(failed.into()),
                 (Answer::Made { .. }, _) => return Err(SpawnError::Answer),

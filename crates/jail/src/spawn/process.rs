@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -148,50 +148,37 @@ impl<'a> Spawner<'a> {
 
     fn make(&mut self, order: &Order) -> Result<(Answer, Vec<OwnedFd>), Unmade> {
         let until = Instant::now() + order.spec.deadline;
-        let unmade = |failed| (failed, None);
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .at(MakeStep::Clone)
-            .map_err(unmade)?;
-        let texts = self
-            .template
-            .texts(&order.spec.cores, order.spec.memory_bytes)
-            .at(MakeStep::Texts)
-            .map_err(unmade)?;
-        let translation = self.translation(order).map_err(unmade)?;
-        let network = self.pool.take();
+        let prepared = self.prepare(order).map_err(|failed| (failed, None))?;
         let mut namespaces = UnshareFlags::NEWPID
             | UnshareFlags::NEWNS
             | UnshareFlags::NEWIPC
             | UnshareFlags::NEWUTS;
-        if network.is_none() {
+        if prepared.network.is_none() {
             namespaces |= UnshareFlags::NEWNET;
         }
-        let image = self.image(order).at(MakeStep::Scratch).map_err(unmade)?;
         let group = order.cgroup.as_ref().map(AsFd::as_fd);
         let side = clone_process(namespaces, Parent::Mine, group)
             .at(MakeStep::Clone)
-            .map_err(unmade)?;
+            .map_err(|failed| (failed, None))?;
         let (pid, pidfd) = match side {
             Side::Child => {
                 // Held here too, it would hide the spawner's death from the child.
-                drop(ours);
+                drop(prepared.ours);
                 child::run(&Plan {
                     order,
                     maker: self.maker,
                     template: &self.template,
                     agent: self.agent,
-                    progress: theirs.as_fd(),
-                    texts: &texts,
-                    network: network.as_ref().map(AsFd::as_fd),
-                    image: image.as_ref().map(AsFd::as_fd),
-                    translation: translation.as_ref().map(AsFd::as_fd),
+                    progress: prepared.theirs.as_fd(),
+                    texts: &prepared.texts,
+                    network: prepared.network.as_ref().map(AsFd::as_fd),
+                    image: prepared.image.as_ref().map(AsFd::as_fd),
+                    translation: prepared.translation.as_ref().map(AsFd::as_fd),
                 })
             }
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
-        drop(theirs);
-        drop(image);
+        let ours = prepared.into_ours();
         match self.attend(order, pid, &pidfd, ours.as_fd(), until) {
             Ok((answer, mut rest)) => {
                 rest.insert(0, pidfd);
@@ -203,6 +190,57 @@ impl<'a> Spawner<'a> {
                 Err((failed, Some(pidfd)))
             }
         }
+    }
+
+    /// What must exist before the first process does.
+    fn prepare(&mut self, order: &Order) -> Result<Prepared, Failed> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .at(MakeStep::Clone)?;
+        let spec = &order.spec;
+        Ok(Prepared {
+            ours,
+            theirs,
+            texts: self
+                .template
+                .texts(&spec.cores, spec.memory_bytes)
+                .at(MakeStep::Texts)?,
+            translation: self.translation(order)?,
+            image: self.image(order).at(MakeStep::Scratch)?,
+            network: self.pool.take(),
+        })
+    }
+
+    /// The outside half of making one sandbox, while its first process works: the user namespace it
+    /// is to enter. There is no other hand-over, since each costs a wake-up on both sides.
+    fn attend(
+        &self,
+        order: &Order,
+        pid: u32,
+        pidfd: &OwnedFd,
+        progress: BorrowedFd<'_>,
+        until: Instant,
+    ) -> Result<(Answer, Vec<OwnedFd>), Failed> {
+        let map = self.maker.map(order.spec.ids);
+        let proc = self.template.proc.as_fd();
+        let namespace = userns::with_maps(proc, &map, &map).at(MakeStep::Ids)?;
+        // A process that failed early has said why; that is read below.
+        let _ = wire::go(progress, &[namespace.as_fd()]);
+        // Its end is the end of the socket: it is the agent then, or it died.
+        if !wire::ended(progress, until).at(MakeStep::Answer)? {
+            return Err(Errno::TIMEDOUT).at(MakeStep::Deadline);
+        }
+        let (namespaces, copied, fds) = standing(progress)?;
+        if wire::readable(pidfd.as_fd(), Instant::now()).at(MakeStep::Answer)? {
+            return Err(Errno::SRCH).at(MakeStep::Died);
+        }
+        let answer = Answer::Made {
+            pid,
+            namespaces,
+            single_uid: self.maker.single_uid(),
+            copied,
+        };
+        Ok((answer, fds))
     }
 
     fn translation(&self, order: &Order) -> Result<Option<OwnedFd>, Failed> {
@@ -229,75 +267,53 @@ impl<'a> Spawner<'a> {
         rustix::process::chdir(c"/")?;
         image.map(Some)
     }
+}
 
-    /// The outside half of making one sandbox.
-    fn attend(
-        &self,
-        order: &Order,
-        pid: u32,
-        pidfd: &OwnedFd,
-        progress: BorrowedFd<'_>,
-        until: Instant,
-    ) -> Result<(Answer, Vec<OwnedFd>), Failed> {
-        let (copied, fds) = match next(progress, pidfd, until)? {
-            Some((Progress::Unshared { copied }, fds)) if fds.len() == 2 => (copied, fds),
-            Some((Progress::Failed(failed), _)) => return Err(failed),
-            Some(_) => return Err(Errno::BADMSG).at(MakeStep::Answer),
-            None => return Err(Errno::SRCH).at(MakeStep::Died),
-        };
-        let proc = self.template.proc.as_fd();
-        userns::write_maps(proc, pid, &self.maker.map(order.spec.ids)).at(MakeStep::Ids)?;
-        let namespaces = namespaces(proc, pid).at(MakeStep::Answer)?;
-        wire::go(progress).at(MakeStep::Ids)?;
-        match next(progress, pidfd, until)? {
-            // The socket closed on exec: it is the agent now.
-            None => {}
-            Some((Progress::Failed(failed), _)) => return Err(failed),
-            Some((Progress::Unshared { .. }, _)) => {
-                return Err(Errno::BADMSG).at(MakeStep::Answer);
+/// What one sandbox needs from outside before its first process is there. The parent drops all of
+/// it but its own end of the socket as soon as the process has its copies.
+struct Prepared {
+    ours: OwnedFd,
+    theirs: OwnedFd,
+    texts: CString,
+    translation: Option<OwnedFd>,
+    image: Option<OwnedFd>,
+    network: Option<OwnedFd>,
+}
+
+impl Prepared {
+    /// Lets go of everything but the parent's end of the socket. The other end in particular: while
+    /// the parent holds it, the socket does not end.
+    fn into_ours(self) -> OwnedFd {
+        self.ours
+    }
+}
+
+/// What a first process said before its socket ended.
+fn standing(progress: BorrowedFd<'_>) -> Result<(Namespaces, bool, Vec<OwnedFd>), Failed> {
+    let mut stands = None;
+    let mut reset = false;
+    loop {
+        let (said, fds) = match wire::receive_progress(progress) {
+            Ok(Some(said)) => said,
+            Ok(None) => break,
+            // It ended without having read that it may go; what it said comes after this.
+            Err(Errno::CONNRESET) if !reset => {
+                reset = true;
+                continue;
             }
-        }
-        let answer = Answer::Made {
-            pid,
-            namespaces,
-            single_uid: self.maker.single_uid(),
-            copied,
+            Err(errno) => return Err(errno).at(MakeStep::Answer),
         };
-        Ok((answer, fds))
+        match said {
+            Progress::Standing { namespaces, copied } if fds.len() == 2 => {
+                stands = Some((namespaces, copied, fds));
+            }
+            Progress::Standing { .. } => return Err(Errno::BADMSG).at(MakeStep::Answer),
+            Progress::Failed(failed) => return Err(failed),
+        }
     }
-}
-
-/// The next thing the first process says; `None` when it became the agent, an error when it died.
-fn next(
-    progress: BorrowedFd<'_>,
-    pidfd: &OwnedFd,
-    until: Instant,
-) -> Result<Option<(Progress, Vec<OwnedFd>)>, Failed> {
-    if !wire::readable(progress, until).at(MakeStep::Answer)? {
-        return Err(Errno::TIMEDOUT).at(MakeStep::Deadline);
-    }
-    let said = wire::receive_progress(progress).at(MakeStep::Answer)?;
-    if said.is_none() && wire::readable(pidfd.as_fd(), Instant::now()).at(MakeStep::Answer)? {
-        return Err(Errno::SRCH).at(MakeStep::Died);
-    }
-    Ok(said)
-}
-
-fn namespaces(proc: BorrowedFd<'_>, pid: u32) -> Result<Namespaces, Errno> {
-    let path = CString::new(format!("{pid}/ns")).map_err(|_| Errno::INVAL)?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(proc, path, flags, Mode::empty())?;
-    let inode = |name: &std::ffi::CStr| {
-        rustix::fs::statat(&directory, name, AtFlags::empty()).map(|stat| stat.st_ino)
-    };
-    Ok(Namespaces {
-        net: inode(c"net")?,
-        mnt: inode(c"mnt")?,
-        pid: inode(c"pid_for_children").or_else(|_| inode(c"pid"))?,
-        user: inode(c"user")?,
-        ipc: inode(c"ipc")?,
-        uts: inode(c"uts")?,
-        cgroup: inode(c"cgroup")?,
+    stands.ok_or(Failed {
+        step: MakeStep::Died,
+        errno: Errno::SRCH,
     })
 }
 

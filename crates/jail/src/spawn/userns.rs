@@ -104,13 +104,6 @@ fn write_once(proc: BorrowedFd<'_>, path: String, text: &str) -> Result<(), Errn
     }
 }
 
-/// Gives a process's new user namespace its ids. `proc` shows that process under `pid`.
-pub(super) fn write_maps(proc: BorrowedFd<'_>, pid: u32, map: &str) -> Result<(), Errno> {
-    write_once(proc, format!("{pid}/setgroups"), "deny")?;
-    write_once(proc, format!("{pid}/uid_map"), map)?;
-    write_once(proc, format!("{pid}/gid_map"), map)
-}
-
 /// Gives the spawner's own, just unshared user namespace the caller's single ids.
 pub(super) fn write_own_single(proc: BorrowedFd<'_>, uid: u32, gid: u32) -> Result<(), Errno> {
     write_once(proc, "self/setgroups".into(), "deny")?;
@@ -151,11 +144,24 @@ pub(super) fn map_range(
 }
 
 /// A user namespace that means: `caller`'s files look like the workload's, nobody else's look like
-/// anybody's. It exists as long as its descriptor or a mount that uses it.
+/// anybody's.
 pub(super) fn translation(
     proc: BorrowedFd<'_>,
     (caller_uid, caller_gid): (u32, u32),
     workload: u32,
+) -> Result<OwnedFd, Errno> {
+    let uid_map = format!("{caller_uid} {workload} 1\n");
+    let gid_map = format!("{caller_gid} {workload} 1\n");
+    with_maps(proc, &uid_map, &gid_map)
+}
+
+/// A new user namespace below the caller's with these maps, in which no process is. It exists as
+/// long as its descriptor, a mount that uses it, or a process that enters it. `proc` shows the
+/// caller's processes.
+pub(super) fn with_maps(
+    proc: BorrowedFd<'_>,
+    uid_map: &str,
+    gid_map: &str,
 ) -> Result<OwnedFd, Errno> {
     let (pid, pidfd) = match clone_process(UnshareFlags::NEWUSER, Parent::Me, None)? {
         Side::Child => {
@@ -171,10 +177,9 @@ pub(super) fn translation(
         Side::Parent { pid, pidfd } => (pid, pidfd),
     };
     let opened = (|| {
-        let uid_map = format!("{caller_uid} {workload} 1\n");
-        let gid_map = format!("{caller_gid} {workload} 1\n");
-        write_once(proc, format!("{pid}/uid_map"), &uid_map)?;
-        write_once(proc, format!("{pid}/gid_map"), &gid_map)?;
+        write_once(proc, format!("{pid}/setgroups"), "deny")?;
+        write_once(proc, format!("{pid}/uid_map"), uid_map)?;
+        write_once(proc, format!("{pid}/gid_map"), gid_map)?;
         let path = CString::new(format!("{pid}/ns/user")).map_err(|_| Errno::INVAL)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::openat(proc, path, flags, Mode::empty())

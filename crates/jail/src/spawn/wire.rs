@@ -48,24 +48,37 @@ pub(super) enum Answer {
     MapIds,
 }
 
-/// What a sandbox being made says. Descriptors of workspace and scratch come with `Unshared`.
+/// What a sandbox being made says, once. The end of its socket without a failure is the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Its tree stands and it is in its own user namespace, which has no ids yet.
-    Unshared { copied: bool },
+    /// Everything stands and the agent is next. Beside it: workspace, scratch.
+    Standing {
+        namespaces: Namespaces,
+        copied: bool,
+    },
     /// A step failed; it ends now.
     Failed(Failed),
 }
 
 /// Waits until a socket has something or its end, or the moment is over (`false`).
 pub(super) fn readable(socket: BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
+    wait(socket, PollFlags::IN, until)
+}
+
+/// Waits until nobody holds the other end of a socket, or the moment is over (`false`). What is
+/// said meanwhile wakes nobody and can be read then.
+pub(super) fn ended(socket: BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
+    wait(socket, PollFlags::empty(), until)
+}
+
+fn wait(socket: BorrowedFd<'_>, events: PollFlags, until: Instant) -> Result<bool, Errno> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(socket, events)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) => return Ok(false),
             Ok(_) => return Ok(true),
@@ -228,17 +241,7 @@ pub(super) fn send_answer(
             copied,
         } => {
             out.words(&[1, pid, u32::from(single_uid), u32::from(copied)]);
-            for inode in [
-                namespaces.net,
-                namespaces.mnt,
-                namespaces.pid,
-                namespaces.user,
-                namespaces.ipc,
-                namespaces.uts,
-                namespaces.cgroup,
-            ] {
-                out.long(inode);
-            }
+            out.namespaces(namespaces);
         }
         Answer::Failed(failed) => out.failed(2, failed),
         Answer::MapIds => out.words(&[3]),
@@ -264,15 +267,7 @@ fn parse_answer(reader: &mut Reader) -> Option<Answer> {
             pid: reader.word()?,
             single_uid: reader.word()? == 1,
             copied: reader.word()? == 1,
-            namespaces: Namespaces {
-                net: reader.long()?,
-                mnt: reader.long()?,
-                pid: reader.long()?,
-                user: reader.long()?,
-                ipc: reader.long()?,
-                uts: reader.long()?,
-                cgroup: reader.long()?,
-            },
+            namespaces: reader.namespaces()?,
         },
         2 => Answer::Failed(reader.failed()?),
         3 => Answer::MapIds,
@@ -287,7 +282,10 @@ pub(super) fn send_progress(
 ) -> io::Result<()> {
     let mut out = Writer::default();
     match progress {
-        Progress::Unshared { copied } => out.words(&[0, u32::from(copied)]),
+        Progress::Standing { namespaces, copied } => {
+            out.words(&[0, u32::from(copied)]);
+            out.namespaces(namespaces);
+        }
         Progress::Failed(failed) => out.failed(1, failed),
     }
     send(socket, &out.0, fds)
@@ -300,28 +298,33 @@ pub(super) fn receive_progress(
     let Some((mut reader, fds)) = receive(socket).map_err(errno)? else {
         return Ok(None);
     };
-    let progress = match reader.word() {
-        Some(0) => reader.word().map(|copied| Progress::Unshared {
-            copied: copied == 1,
-        }),
-        Some(1) => reader.failed().map(Progress::Failed),
-        _ => None,
-    };
+    let progress = parse_progress(&mut reader);
     progress
         .filter(|_| reader.done())
         .map(|progress| Some((progress, fds)))
         .ok_or(Errno::BADMSG)
 }
 
-/// Lets the other side of a handshake go on.
-pub(super) fn go(socket: BorrowedFd<'_>) -> Result<(), Errno> {
-    send(socket, b"g", &[]).map_err(errno)
+fn parse_progress(reader: &mut Reader) -> Option<Progress> {
+    Some(match reader.word()? {
+        0 => Progress::Standing {
+            copied: reader.word()? == 1,
+            namespaces: reader.namespaces()?,
+        },
+        1 => Progress::Failed(reader.failed()?),
+        _ => return None,
+    })
+}
+
+/// Lets the other side of a handshake go on, with what it needs for that.
+pub(super) fn go(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    send(socket, b"g", fds).map_err(errno)
 }
 
 /// Waits for [`go`]. An ended socket is an error: the other side is gone.
-pub(super) fn await_go(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(super) fn await_go(socket: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Errno> {
     match receive(socket).map_err(errno)? {
-        Some((reader, _)) if reader.bytes == b"g" => Ok(()),
+        Some((reader, fds)) if reader.bytes == b"g" => Ok(fds),
         Some(_) => Err(Errno::BADMSG),
         None => Err(Errno::CONNRESET),
     }
@@ -345,6 +348,12 @@ impl Writer {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
+    fn namespaces(&mut self, of: Namespaces) {
+        for inode in [of.net, of.mnt, of.pid, of.user, of.ipc, of.uts, of.cgroup] {
+            self.long(inode);
+        }
+    }
+
     fn failed(&mut self, kind: u32, failed: Failed) {
         let errno = failed.errno.raw_os_error().cast_unsigned();
         self.words(&[kind, failed.step as u32, errno]);
@@ -365,6 +374,18 @@ impl Reader {
 
     fn long(&mut self) -> Option<u64> {
         Some(u64::from(self.word()?) | u64::from(self.word()?) << 32)
+    }
+
+    fn namespaces(&mut self) -> Option<Namespaces> {
+        Some(Namespaces {
+            net: self.long()?,
+            mnt: self.long()?,
+            pid: self.long()?,
+            user: self.long()?,
+            ipc: self.long()?,
+            uts: self.long()?,
+            cgroup: self.long()?,
+        })
     }
 
     fn failed(&mut self) -> Option<Failed> {
@@ -431,12 +452,14 @@ mod tests {
             step: MakeStep::WorkspaceCopy,
             errno: Errno::NOSPC,
         };
+        let namespaces = Namespaces {
+            net: 1 << 40,
+            cgroup: 3,
+            ..Namespaces::default()
+        };
         let made = Answer::Made {
             pid: 7,
-            namespaces: Namespaces {
-                net: 1 << 40,
-                ..Namespaces::default()
-            },
+            namespaces,
             single_uid: true,
             copied: true,
         };
@@ -445,10 +468,11 @@ mod tests {
             let (got, _) = receive_answer(there.as_fd()).unwrap().unwrap();
             assert_eq!(got, Some(answer));
         }
-        for progress in [
-            Progress::Unshared { copied: true },
-            Progress::Failed(failed),
-        ] {
+        let standing = Progress::Standing {
+            namespaces,
+            copied: true,
+        };
+        for progress in [standing, Progress::Failed(failed)] {
             send_progress(here.as_fd(), progress, &[]).unwrap();
             let (got, _) = receive_progress(there.as_fd()).unwrap().unwrap();
             assert_eq!(got, progress);

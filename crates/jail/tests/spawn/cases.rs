@@ -210,7 +210,8 @@ fn mounts() -> Outcome {
     for line in &all {
         let of_system = system
             .iter()
-            .any(|path| line.starts_with(path) && line.contains(" ro,nosuid,nodev,"));
+            .any(|path| line.starts_with(path) && line.contains(" ro,nosuid,nodev,"))
+            || line.starts_with("/etc/") && line.contains(" ro,nosuid,nodev,noexec,");
         expect(
             of_system || expected.contains(&line.as_str()),
             format!("unexpected mount: {line}"),
