@@ -41,8 +41,13 @@ fn built() -> PathBuf {
     let marker = std::env::var("NEXTEST_RUN_ID")
         .ok()
         .map(|run| target().join("e2e").join(format!("built-{run}")));
-    if binary.is_file() && marker.as_ref().is_some_and(|marker| marker.is_file()) {
-        return binary;
+    let before = marker
+        .as_ref()
+        .and_then(|marker| std::fs::read(marker).ok());
+    match before.as_deref() {
+        Some(b"built") if binary.is_file() => return binary,
+        Some(_) => panic!("cargo build of leasehold failed earlier in this run"),
+        None => {}
     }
     let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     build
@@ -52,14 +57,19 @@ fn built() -> PathBuf {
         build.arg("--release");
     }
     let status = build.status().expect("start cargo");
+    if let Some(marker) = marker {
+        std::fs::create_dir_all(marker.parent().expect("folder")).expect("make folder");
+        let word: &[u8] = if status.success() {
+            b"built"
+        } else {
+            b"failed"
+        };
+        std::fs::write(marker, word).expect("write marker");
+    }
     assert!(
         status.success(),
         "cargo build of leasehold failed: {status}"
     );
     assert!(binary.is_file(), "cargo built no {}", binary.display());
-    if let Some(marker) = marker {
-        std::fs::create_dir_all(marker.parent().expect("folder")).expect("make folder");
-        std::fs::write(marker, b"").expect("write marker");
-    }
     binary
 }

@@ -70,6 +70,17 @@ impl Inventory {
         self.pids.iter().copied()
     }
 
+    /// Process ids on the host of every process that is process 1 of a namespace below ours.
+    pub fn inits(&self) -> Vec<i32> {
+        let first = |pid: &i32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+            let ids: Vec<&str> = ids.unwrap_or_default().split_whitespace().collect();
+            ids.len() > 1 && ids.last() == Some(&"1")
+        };
+        self.pids().filter(first).collect()
+    }
+
     fn add(&mut self, kind: &'static str, thing: String) {
         self.things.entry(kind).or_default().insert(thing);
     }

@@ -29,16 +29,15 @@ fn held(instance: &Instance, stage: &str) -> Running {
     Running::start(&mut command, None)
 }
 
-/// Waits until the newest record shows that `stage` is over, which is where the run is held.
-fn await_stage(instance: &Instance, stage: &str) {
-    let runs = instance.state().join("runs");
-    until(&format!("a run held at {stage}"), SOON, || {
-        let run = std::fs::read_dir(&runs).ok()?.flatten().next()?;
-        let text = std::fs::read_to_string(run.path().join("record.json")).ok()?;
-        // The record of a run that is over shows the stage as well.
-        (text.contains(&format!("\"{stage}\"")) || instance.inventory().count("scratch") > 0)
-            .then_some(())
+/// Waits until the run is on its way: its ledger entry is there and, from the stage in which the command
+/// runs, its output.
+fn await_stage(instance: &Instance, run: &Running, stage: &str) {
+    until(&format!("a run on its way to {stage}"), SOON, || {
+        (instance.inventory().count("scratch") > 0 || !run.out().is_empty()).then_some(())
     });
+    if !matches!(stage, "allocate" | "initialize" | "inject") {
+        run.await_out("ran", SOON);
+    }
 }
 
 fn kill(pid: u32) {
@@ -51,7 +50,7 @@ fn a_run_outlives_its_command_line_and_is_completed() {
     for stage in STAGES {
         let instance = Instance::new();
         let run = held(&instance, stage);
-        await_stage(&instance, stage);
+        await_stage(&instance, &run, stage);
         kill(run.pid());
         run.wait(SOON);
         let record = instance.last_record();
@@ -66,7 +65,7 @@ fn a_killed_supervisor_leaves_nothing_after_the_next_call() {
     for stage in STAGES {
         let instance = Instance::new();
         let run = held(&instance, stage);
-        await_stage(&instance, stage);
+        await_stage(&instance, &run, stage);
         let supervisor = instance.supervisor().expect("a supervisor");
         kill(supervisor);
         let outcome = run.wait(SOON);
@@ -113,14 +112,9 @@ fn a_killed_init_is_a_crash() {
     let instance = Instance::new();
     let run = instance.start(["run", "--", "sh", "-c", "echo up; sleep 60"]);
     run.await_out("up", SOON);
-    let init = instance
-        .inventory()
-        .all("processes")
-        .iter()
-        .filter(|process| process.contains("leasehold-agent") || process.contains("init"))
-        .filter_map(|process| process.split(' ').next()?.parse().ok())
-        .min();
-    kill(init.expect("an init"));
+    let inits = instance.inventory().inits();
+    assert_eq!(inits.len(), 1, "{}", instance.inventory());
+    kill(inits[0].cast_unsigned());
     run.wait(SOON).status_is(125);
     let record = instance.last_record();
     assert_eq!(reason(&record), "sandbox_crashed", "{record:#}");

@@ -192,7 +192,7 @@ fn processor_time_is_bounded() {
         "{}",
         outcome.story()
     );
-    assert_eq!(exceeded(&instance.last_record()), "cpu");
+    assert_eq!(exceeded(&instance.last_record()), "cpu_time");
 }
 
 #[test]
