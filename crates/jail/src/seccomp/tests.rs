@@ -21,7 +21,7 @@ fn run(program: &Program, arch: u32, nr: u32, args: [u64; 6]) -> u32 {
                     OFFSET_ARCH => arch,
                     k => {
                         let arg = args[((k - OFFSET_ARGS) / 8) as usize];
-                        if (k - OFFSET_ARGS) % 8 == 0 {
+                        if (k - OFFSET_ARGS).is_multiple_of(8) {
                             arg as u32
                         } else {
                             (arg >> 32) as u32

@@ -168,137 +168,137 @@ fn pointer<T>(value: &T) -> u64 {
     std::ptr::from_ref(value) as u64
 }
 
-/// The bad effect without the program, and its refusal with it.
+/// A call that has a bad effect without the program.
+struct Case {
+    name: &'static str,
+    nr: i64,
+    args: [u64; 6],
+    errno: i32,
+}
+
+fn case(name: &'static str, nr: i64, args: [u64; 3], errno: i32) -> Case {
+    let [a, b, c] = args;
+    Case {
+        name,
+        nr,
+        args: [a, b, c, 0, 0, 0],
+        errno,
+    }
+}
+
+fn attempt(case: &Case) {
+    let Case {
+        name,
+        nr,
+        args,
+        errno,
+    } = *case;
+    let without = answer(|| call(nr, args));
+    let with = answer(|| {
+        forbid_new_privileges();
+        Program::native().load().unwrap();
+        call(nr, args)
+    });
+    assert_eq!(with, -i64::from(errno), "{name}");
+    if with == without && matches!(errno, libc::ENOSYS | libc::EAFNOSUPPORT) {
+        eprintln!("SKIP the_program_takes_away: this kernel has no {name}");
+        return;
+    }
+    assert_ne!(with, without, "{name}: refused without the program too");
+}
+
 #[test]
-fn what_the_program_takes_away() {
-    let text = c"none".as_ptr() as u64;
-    let limit: [u64; 2] = [0, 0];
-    let one: u64 = 1;
+fn the_program_takes_away_calls() {
+    use libc::{ENOSYS, EPERM};
     let queue = [0u64; 16];
-    let family = |family: i32, kind: i32, protocol: i32| {
-        (
-            libc::SYS_socket,
-            [family as u64, kind as u64, protocol as u64, 0, 0, 0],
-        )
-    };
-    let cases: [(&str, (i64, [u64; 6]), i32); 21] = [
-        (
+    let (text, root) = (c"none".as_ptr() as u64, c"/".as_ptr() as u64);
+    let ring = [4, pointer(&queue), 0];
+    for case in [
+        case(
             "new user namespace",
-            (
-                libc::SYS_unshare,
-                [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0],
-            ),
-            libc::EPERM,
+            libc::SYS_unshare,
+            [libc::CLONE_NEWUSER as u64, 0, 0],
+            EPERM,
         ),
-        (
-            "new mount namespace",
-            (libc::SYS_unshare, [libc::CLONE_NEWNS as u64, 0, 0, 0, 0, 0]),
-            libc::EPERM,
+        case(
+            "new mounts",
+            libc::SYS_unshare,
+            [libc::CLONE_NEWNS as u64, 0, 0],
+            EPERM,
         ),
-        (
-            "time namespace",
-            (libc::SYS_unshare, [0x80, 0, 0, 0, 0, 0]),
-            libc::EPERM,
+        case("new time namespace", libc::SYS_unshare, [0x80, 0, 0], EPERM),
+        case("clone3", libc::SYS_clone3, [0; 3], ENOSYS),
+        case("ptrace", libc::SYS_ptrace, [0; 3], EPERM),
+        case("io_uring", libc::SYS_io_uring_setup, ring, ENOSYS),
+        case("userfaultfd", libc::SYS_userfaultfd, [0; 3], ENOSYS),
+        case("keyring", libc::SYS_keyctl, [1, 0, 0], ENOSYS),
+        case("aio", libc::SYS_io_setup, [1, pointer(&queue), 0], EPERM),
+        case(
+            "file handles",
+            libc::SYS_name_to_handle_at,
+            [0, text, 0],
+            EPERM,
         ),
-        ("clone3", (libc::SYS_clone3, [0; 6]), libc::ENOSYS),
-        ("ptrace", (libc::SYS_ptrace, [0; 6]), libc::EPERM),
-        (
-            "io_uring",
-            (libc::SYS_io_uring_setup, [4, pointer(&queue), 0, 0, 0, 0]),
-            libc::ENOSYS,
-        ),
-        (
-            "userfaultfd",
-            (libc::SYS_userfaultfd, [0, 0, 0, 0, 0, 0]),
-            libc::ENOSYS,
-        ),
-        (
-            "keyring",
-            (libc::SYS_keyctl, [1, 0, 0, 0, 0, 0]),
-            libc::ENOSYS,
-        ),
-        (
-            "aio",
-            (libc::SYS_io_setup, [1, pointer(&queue), 0, 0, 0, 0]),
-            libc::EPERM,
-        ),
-        (
+        case("another root", libc::SYS_chroot, [root, 0, 0], EPERM),
+    ] {
+        attempt(&case);
+    }
+}
+
+#[test]
+fn the_program_takes_away_arguments() {
+    use libc::{EINVAL, EPERM};
+    let limit: [u64; 2] = [0, 0];
+    let (one, zero) = (1u64, 0u64);
+    let (one, zero, limit) = (pointer(&one), pointer(&zero), pointer(&limit));
+    let scheduler = libc::SYS_sched_setscheduler;
+    for case in [
+        case(
             "personality",
-            (libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0]),
-            libc::EPERM,
+            libc::SYS_personality,
+            [0x0040_0000, 0, 0],
+            EPERM,
         ),
-        (
-            "niceness",
-            (libc::SYS_setpriority, [0, 0, -5i64 as u64, 0, 0, 0]),
-            libc::EPERM,
+        case(
+            "priority",
+            libc::SYS_setpriority,
+            [0, 0, -5i64 as u64],
+            EPERM,
         ),
-        (
-            "affinity",
-            (libc::SYS_sched_setaffinity, [0, 8, pointer(&one), 0, 0, 0]),
-            libc::EPERM,
+        case("affinity", libc::SYS_sched_setaffinity, [0, 8, one], EPERM),
+        case("batch scheduling", scheduler, [0, 3, zero], EPERM),
+        case("core limit", libc::SYS_setrlimit, [4, limit, 0], EINVAL),
+        case(
+            "core limit by id",
+            libc::SYS_prlimit64,
+            [0, 4, limit],
+            EINVAL,
         ),
-        (
-            "batch scheduling",
-            (
-                libc::SYS_sched_setscheduler,
-                [0, 3, pointer(&0u64), 0, 0, 0],
-            ),
-            libc::EPERM,
-        ),
-        (
-            "core limit",
-            (libc::SYS_setrlimit, [4, pointer(&limit), 0, 0, 0, 0]),
-            libc::EINVAL,
-        ),
-        (
-            "core limit of a process",
-            (libc::SYS_prlimit64, [0, 4, pointer(&limit), 0, 0, 0]),
-            libc::EINVAL,
-        ),
-        (
-            "handles",
-            (libc::SYS_name_to_handle_at, [0, text, 0, 0, 0, 0]),
-            libc::EPERM,
-        ),
-        (
-            "root directory",
-            (libc::SYS_chroot, [c"/".as_ptr() as u64, 0, 0, 0, 0, 0]),
-            libc::EPERM,
-        ),
-        (
-            "raw packets",
-            family(libc::AF_PACKET, libc::SOCK_RAW, 0),
-            libc::EAFNOSUPPORT,
-        ),
-        (
-            "kernel crypto",
-            family(libc::AF_ALG, libc::SOCK_SEQPACKET, 0),
-            libc::EAFNOSUPPORT,
-        ),
-        (
-            "audit",
-            family(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT),
-            libc::EAFNOSUPPORT,
-        ),
-        (
+    ] {
+        attempt(&case);
+    }
+}
+
+#[test]
+fn the_program_takes_away_sockets() {
+    let socket = |name, family: i32, kind: i32, protocol: i32, errno| {
+        let args = [family as u64, kind as u64, protocol as u64];
+        case(name, libc::SYS_socket, args, errno)
+    };
+    let (none, raw) = (libc::EAFNOSUPPORT, libc::SOCK_RAW);
+    for case in [
+        socket("packets", libc::AF_PACKET, raw, 0, none),
+        socket("kernel crypto", libc::AF_ALG, libc::SOCK_SEQPACKET, 0, none),
+        socket("audit", libc::AF_NETLINK, raw, libc::NETLINK_AUDIT, none),
+        socket(
             "raw network",
-            family(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 1),
+            libc::AF_INET,
+            raw | libc::SOCK_CLOEXEC,
+            1,
             libc::EPERM,
         ),
-    ];
-    for (name, (nr, args), errno) in cases {
-        let without = answer(|| call(nr, args));
-        let with = answer(|| {
-            forbid_new_privileges();
-            Program::native().load().unwrap();
-            call(nr, args)
-        });
-        assert_eq!(with, -i64::from(errno), "{name}");
-        if with == without && matches!(errno, libc::ENOSYS | libc::EAFNOSUPPORT) {
-            eprintln!("SKIP what_the_program_takes_away: this kernel has no {name}");
-            continue;
-        }
-        assert_ne!(with, without, "{name}: refused without the program too");
+    ] {
+        attempt(&case);
     }
 }
 
