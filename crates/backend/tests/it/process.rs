@@ -165,3 +165,26 @@ async fn many_runs_share_one_connection() {
         assert!(record.cleanup.unwrap().clean());
     }
 }
+
+/// A wrong glob is told before the run, which has not used up its computer.
+#[tokio::test]
+async fn a_glob_that_is_none_is_refused_before_the_run() {
+    let Some(own) = Own::new("a_glob_that_is_none_is_refused_before_the_run") else {
+        return;
+    };
+    let backend = ProcessBackend::new(own.endpoint.clone());
+    let computer = backend
+        .provision(SandboxSpec::default(), None)
+        .await
+        .unwrap();
+    let mut exec = Script::Artifacts.exec();
+    exec.artifacts = vec!["out/[a".to_owned()];
+    let refused = computer.run(run_id(1), exec.clone()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("out/[a"), "{refused}");
+    exec.artifacts = vec![".".to_owned()];
+    let mut execution = computer.run(run_id(2), exec).await.unwrap();
+    let record = execution.cleaned().await.unwrap().unwrap();
+    let taken = record.artifacts.iter().filter(|row| row.sha256.is_some());
+    assert_eq!(taken.count(), 1, "{:?}", record.artifacts);
+}

@@ -2,14 +2,14 @@
 //!
 //! `*` is any run of bytes of one name, `?` one byte, `[a-z]` and `[!a-z]` one byte of a set, `**`
 //! any number of directories, `\` takes the next byte as it is. A leading dot is nothing special. A
-//! directory that matches stands for everything below it. Names are bytes: no name is excluded
-//! for not being UTF-8. Matching never backtracks over directories and takes at most
-//! name × pattern steps within one, so no pattern is slow.
+//! directory that matches stands for everything below it, `.` for the whole tree. Names are bytes: no
+//! name is excluded for not being UTF-8. Matching never backtracks over directories and takes at
+//! most name × pattern steps within one, so no pattern is slow.
 
 /// Most directories and names in one glob.
 const PARTS_MAX: usize = 62;
 /// The tree's path inside; a glob may say it in full.
-const INSIDE: &str = "/workspace/";
+const INSIDE: &str = "/workspace";
 
 /// A glob that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,7 +53,11 @@ fn parse_glob(text: &str) -> Result<Glob, GlobError> {
         glob: text.chars().take(256).collect(),
         why,
     };
-    let relative = text.strip_prefix(INSIDE).unwrap_or(text);
+    let relative = match text.strip_prefix(INSIDE) {
+        Some("") => ".",
+        Some(below) if below.starts_with('/') => &below[1..],
+        _ => text,
+    };
     if relative.starts_with('/') {
         return Err(fail("is absolute: it must be relative to the workspace"));
     }
@@ -70,8 +74,12 @@ fn parse_glob(text: &str) -> Result<Glob, GlobError> {
             part => parts.push(parse_part(part.as_bytes()).map_err(fail)?),
         }
     }
-    if parts.is_empty() {
+    if text.is_empty() {
         return Err(fail("names nothing"));
+    }
+    if parts.is_empty() {
+        // The workspace itself, and so everything in it.
+        parts.push(Part::Deep);
     }
     if parts.len() > PARTS_MAX {
         return Err(fail("has more than 62 parts"));
@@ -331,7 +339,10 @@ mod tests {
 
     #[test]
     fn globs_match_what_they_say() {
-        let cases: [(&str, &[u8], bool); 34] = [
+        let cases: [(&str, &[u8], bool); 37] = [
+            (".", b"any/thing", true),
+            ("/workspace", b"any/thing", true),
+            ("/workspace/./", b"any/thing", true),
             ("a", b"a", true),
             ("a", b"b", false),
             ("a/b", b"a/b", true),
@@ -383,7 +394,7 @@ mod tests {
         for glob in [
             "",
             "/",
-            ".",
+            "/workspace2/a",
             "..",
             "a/../b",
             "/etc/passwd",

@@ -143,6 +143,15 @@ pub struct Collected {
     pub cut: Option<Cut>,
 }
 
+/// Whether these globs can be collected, so that a wrong one is refused before a run and not told
+/// after it.
+///
+/// # Errors
+/// Names the first that is none.
+pub fn check(globs: &[String]) -> Result<(), GlobError> {
+    Globs::parse(globs).map(drop)
+}
+
 /// Name of the copy of the file at this place of the list, counted from 0.
 #[must_use]
 pub fn staged_name(place: usize) -> String {
