@@ -105,6 +105,17 @@ impl Instance {
         path
     }
 
+    /// Writes a file that belongs to the user of this instance.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn write(&self, path: &Path, text: &str) {
+        std::fs::write(path, text).expect("write a file");
+        if self.who == Who::Ordinary {
+            std::os::unix::fs::chown(path, Some(1000), Some(1000)).expect("give it away");
+        }
+    }
+
     /// The command line with these arguments, not yet started. Its environment holds the search path,
     /// a home and the two directories, nothing else.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {

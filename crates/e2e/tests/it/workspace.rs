@@ -10,7 +10,7 @@ use crate::record::assert_nothing_left;
 /// A folder with one file in it.
 fn folder(instance: &Instance) -> String {
     let folder = instance.scratch("project");
-    fs::write(folder.join("kept.txt"), "original\n").unwrap();
+    instance.write(&folder.join("kept.txt"), "original\n");
     folder.to_string_lossy().into_owned()
 }
 
