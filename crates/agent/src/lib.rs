@@ -31,7 +31,7 @@ const USAGE: u8 = 64;
 fn mode(arguments: &[String]) -> Option<Mode> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let words = match words[..] {
-        [first, ..] if matches!(first, "init" | "stub" | "serve") => &words[..],
+        ["init" | "stub" | "serve", ..] => &words[..],
         [_, ref rest @ ..] => rest,
         [] => &[],
     };
