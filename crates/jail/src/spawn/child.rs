@@ -55,19 +55,16 @@ fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
         netns::enter(namespace).at(MakeStep::Network)?;
     }
     let (tree, copied) = build(plan)?;
-    inherited(plan, &tree.settings).at(MakeStep::Inherited)?;
     let workspace = workspace::open(&tree).at(MakeStep::Workspace)?;
     let scratch = workspace::open_scratch(&tree).at(MakeStep::Scratch)?;
 
     let user_namespace = wire::await_go(plan.progress).at(MakeStep::Ids)?;
     unshare(UnshareFlags::NEWCGROUP).at(MakeStep::CgroupNamespace)?;
     enter(&user_namespace).at(MakeStep::UserNamespace)?;
-
-    no_nesting(&tree.settings).at(MakeStep::NoNesting)?;
     identity(plan.maker).at(MakeStep::Identity)?;
     cut_capabilities(plan.maker).at(MakeStep::Capabilities)?;
     rustix::process::chdir(c"/").at(MakeStep::Handover)?;
-    let namespaces = namespaces(&tree.settings).at(MakeStep::Answer)?;
+    let namespaces = namespaces(&tree.proc).at(MakeStep::Answer)?;
     let fds = [workspace.as_fd(), scratch.as_fd()];
     let standing = Progress::Standing { namespaces, copied };
     wire::send_progress(plan.progress, standing, &fds).at(MakeStep::Answer)?;
@@ -129,7 +126,7 @@ fn build(plan: &Plan<'_>) -> Result<(Tree, bool), Failed> {
         plan.image,
     )?;
     if plan.network.is_none() {
-        netns::furnish(tree.settings.as_fd()).at(MakeStep::Network)?;
+        netns::furnish(tree.proc.as_fd()).at(MakeStep::Network)?;
     }
     let source = Source {
         caller: match plan.maker {
@@ -144,6 +141,8 @@ fn build(plan: &Plan<'_>) -> Result<(Tree, bool), Failed> {
     };
     let copied = workspace::mount(plan.order, &tree, owners, &source)?;
     tree.writable(owners)?;
+    // While /proc can still be written.
+    inherited(plan, &tree.proc).at(MakeStep::Inherited)?;
     tree.dress_proc(plan.texts)?;
     tree.devices(plan.order.spec.shm_bytes)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -168,18 +167,6 @@ fn inherited(plan: &Plan<'_>, proc: &OwnedFd) -> Result<(), Errno> {
         Err(errno) => return Err(errno),
     }
     reset_scheduling()
-}
-
-/// Forbids user namespaces below the one just entered. The file looked up is that of the user
-/// namespace of whoever looks, so it cannot be opened before.
-fn no_nesting(proc: &OwnedFd) -> Result<(), Errno> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let path = c"sys/user/max_user_namespaces";
-    let file = rustix::fs::openat(proc, path, flags, Mode::empty())?;
-    match rustix::io::write(file, b"0")? {
-        1 => Ok(()),
-        _ => Err(Errno::IO),
-    }
 }
 
 fn identity(maker: Maker) -> std::io::Result<()> {

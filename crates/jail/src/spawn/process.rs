@@ -18,7 +18,7 @@ use super::spec::Namespaces;
 use super::step::{At, Failed, MakeStep};
 use super::template::Template;
 use super::tree;
-use super::userns::{self, Maker, RootlessIds};
+use super::userns::{self, Blanks, Maker, RootlessIds};
 use super::wire::{self, Answer, Order, Progress};
 
 /// How long nobody must have ordered anything before a network namespace is made ahead.
@@ -57,6 +57,7 @@ struct Spawner<'a> {
     maker: Maker,
     template: Template,
     pool: Pool,
+    blanks: Blanks,
 }
 
 /// What went wrong, and the killed process the supervisor has to reap.
@@ -89,12 +90,13 @@ impl<'a> Spawner<'a> {
             maker: start.maker,
             template,
             pool,
+            blanks: Blanks::default(),
         })
     }
 
     fn serve(&mut self, socket: BorrowedFd<'_>) {
         loop {
-            let wait = if self.pool.wants() {
+            let wait = if self.pool.wants() || self.blanks.wants() {
                 IDLE
             } else {
                 Duration::from_secs(3_600)
@@ -102,9 +104,9 @@ impl<'a> Spawner<'a> {
             match wire::readable(socket, Instant::now() + wait) {
                 Ok(true) => {}
                 Ok(false) => {
-                    // Whether or not there is one more, an order without one makes its own. Only a
-                    // spawner that may be in the wrong namespace must end.
-                    if self.pool.wants() && self.refill().is_err() {
+                    // An order without a namespace made ahead makes its own. Only a spawner that
+                    // may be in the wrong one must end.
+                    if self.refill().is_err() {
                         return;
                     }
                     continue;
@@ -130,7 +132,14 @@ impl<'a> Spawner<'a> {
 
     fn refill(&mut self) -> Result<(), Errno> {
         let proc = self.template.proc.as_fd();
-        self.pool.fill_one(proc)
+        if self.blanks.wants() {
+            // For want of processes or namespaces there may be none; an order will say so.
+            let _ = self.blanks.tend(proc);
+        }
+        if self.pool.wants() {
+            self.pool.fill_one(proc)?;
+        }
+        Ok(())
     }
 
     fn answer(&mut self, socket: BorrowedFd<'_>, order: &Order) -> std::io::Result<()> {
@@ -214,7 +223,7 @@ impl<'a> Spawner<'a> {
     /// The outside half of making one sandbox, while its first process works: the user namespace it
     /// is to enter. There is no other hand-over, since each costs a wake-up on both sides.
     fn attend(
-        &self,
+        &mut self,
         order: &Order,
         pid: u32,
         pidfd: &OwnedFd,
@@ -223,7 +232,7 @@ impl<'a> Spawner<'a> {
     ) -> Result<(Answer, Vec<OwnedFd>), Failed> {
         let map = self.maker.map(order.spec.ids);
         let proc = self.template.proc.as_fd();
-        let namespace = userns::with_maps(proc, &map, &map).at(MakeStep::Ids)?;
+        let namespace = self.blanks.with_maps(proc, &map, &map).at(MakeStep::Ids)?;
         // A process that failed early has said why; that is read below.
         let _ = wire::go(progress, &[namespace.as_fd()]);
         // Its end is the end of the socket: it is the agent then, or it died.
@@ -243,14 +252,19 @@ impl<'a> Spawner<'a> {
         Ok((answer, fds))
     }
 
-    fn translation(&self, order: &Order) -> Result<Option<OwnedFd>, Failed> {
+    /// A user namespace that means: the caller's files look like the workload's, nobody else's look
+    /// like anybody's.
+    fn translation(&mut self, order: &Order) -> Result<Option<OwnedFd>, Failed> {
         if self.maker != Maker::Root || order.workspace.is_none() {
             return Ok(None);
         }
         let spec = &order.spec;
         let workload = self.maker.owners(spec.ids).workload;
-        let caller = (spec.caller_uid, spec.caller_gid);
-        userns::translation(self.template.proc.as_fd(), caller, workload)
+        let uid_map = format!("{} {workload} 1\n", spec.caller_uid);
+        let gid_map = format!("{} {workload} 1\n", spec.caller_gid);
+        let proc = self.template.proc.as_fd();
+        self.blanks
+            .with_maps(proc, &uid_map, &gid_map)
             .at(MakeStep::WorkspaceOwners)
             .map(Some)
     }

@@ -84,22 +84,20 @@ steps! {
     UserNamespace = 26, "unsharing the user namespace";
     /// Mapping its ids.
     Ids = 27, "mapping the sandbox's ids";
-    /// Forbidding further user namespaces.
-    NoNesting = 28, "forbidding nested user namespaces";
     /// Taking its first identity.
-    Identity = 29, "taking the sandbox's identity";
+    Identity = 28, "taking the sandbox's identity";
     /// Cutting its capabilities.
-    Capabilities = 30, "cutting capabilities";
+    Capabilities = 29, "cutting capabilities";
     /// Arranging its descriptors.
-    Handover = 31, "arranging descriptors";
+    Handover = 30, "arranging descriptors";
     /// Becoming the agent.
-    Exec = 32, "executing the agent";
+    Exec = 31, "executing the agent";
     /// Answering before the deadline.
-    Deadline = 33, "answering in time";
+    Deadline = 32, "answering in time";
     /// The first process died before it became the agent.
-    Died = 34, "keeping the sandbox's first process alive";
+    Died = 33, "keeping the sandbox's first process alive";
     /// The answer could not be carried back.
-    Answer = 35, "answering the order";
+    Answer = 34, "answering the order";
 }
 
 impl MakeStep {

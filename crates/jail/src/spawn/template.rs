@@ -85,6 +85,8 @@ pub(super) struct Template {
     /// workspaces are found.
     pub(super) host_view: Option<OwnedFd>,
     store: OwnedFd,
+    /// The mount the store is written through. Closing it would wait for every processor.
+    _writable: OwnedFd,
     sets: VecDeque<(Shape, CString)>,
     sets_made: u64,
     cpuinfo: String,
@@ -121,6 +123,7 @@ impl Template {
             shows_proc: rootless,
             host_view,
             store,
+            _writable: writable,
             sets: VecDeque::new(),
             sets_made: 0,
             cpuinfo,

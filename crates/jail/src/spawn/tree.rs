@@ -49,8 +49,6 @@ pub(super) struct Tree {
     store: OwnedFd,
     /// The sandbox's `/proc`.
     pub(super) proc: OwnedFd,
-    /// The same `/proc`, attached nowhere and writable, for settings of namespaces yet to come.
-    pub(super) settings: OwnedFd,
     /// Root of the writable file system, covered by its own `tmp` inside.
     pub(super) scratch: OwnedFd,
 }
@@ -80,14 +78,12 @@ impl Tree {
             mount::detach(c"/proc").at(MakeStep::Proc)?;
         }
         mount::attach(&proc, &root, c"proc").at(MakeStep::Proc)?;
-        let settings = mount::clone_at(&proc, Reach::One).at(MakeStep::Proc)?;
         let scratch = new_scratch(order, image).at(MakeStep::Scratch)?;
         mount::attach(&scratch, &root, c"tmp").at(MakeStep::Scratch)?;
         Ok(Self {
             root,
             store,
             proc,
-            settings,
             scratch,
         })
     }

@@ -8,11 +8,15 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use rustix::thread::UnshareFlags;
 
-use super::clone::{Bomb, Parent, Side, clone_process};
+use super::clone::{Bomb, Parent, Side, arrange, clone_process, end};
 use super::spec::{IdBlock, WORKLOAD_ID};
+
+/// Namespaces kept ready, each by a parked process.
+const READY: usize = 4;
 
 /// What an ordinary user may map into a user namespace of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,50 +147,105 @@ pub(super) fn map_range(
     Ok(())
 }
 
-/// A user namespace that means: `caller`'s files look like the workload's, nobody else's look like
-/// anybody's.
-pub(super) fn translation(
-    proc: BorrowedFd<'_>,
-    (caller_uid, caller_gid): (u32, u32),
-    workload: u32,
-) -> Result<OwnedFd, Errno> {
-    let uid_map = format!("{caller_uid} {workload} 1\n");
-    let gid_map = format!("{caller_gid} {workload} 1\n");
-    with_maps(proc, &uid_map, &gid_map)
+/// A new user namespace below the spawner's, without ids yet, in which no further one can be made.
+/// A parked process keeps it until it has its ids.
+#[derive(Debug)]
+struct Blank {
+    pid: u32,
+    pidfd: OwnedFd,
+    namespace: OwnedFd,
+    /// The parked process ends when this does.
+    leash: OwnedFd,
 }
 
-/// A new user namespace below the caller's with these maps, in which no process is. It exists as
-/// long as its descriptor, a mount that uses it, or a process that enters it. `proc` shows the
-/// caller's processes.
-pub(super) fn with_maps(
-    proc: BorrowedFd<'_>,
-    uid_map: &str,
-    gid_map: &str,
-) -> Result<OwnedFd, Errno> {
-    let (pid, pidfd) = match clone_process(UnshareFlags::NEWUSER, Parent::Me, None)? {
-        Side::Child => {
-            let _bomb = Bomb;
-            // Killed by the parent; the timer is for a parent that is gone.
-            let limit = rustix::event::Timespec {
-                tv_sec: 10,
-                tv_nsec: 0,
-            };
-            let _ = rustix::event::poll(&mut [], Some(&limit));
-            super::clone::end(0)
+impl Blank {
+    fn new(proc: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        let (leash, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let (pid, pidfd) = match clone_process(UnshareFlags::NEWUSER, Parent::Me, None)? {
+            Side::Child => {
+                let _bomb = Bomb;
+                drop(leash);
+                park(proc, theirs.as_fd())
+            }
+            Side::Parent { pid, pidfd } => (pid, pidfd),
+        };
+        drop(theirs);
+        // It says so when it has forbidden further namespaces; its end says it could not.
+        if super::wire::await_go(leash.as_fd()).is_err() {
+            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            return Err(Errno::NOSPC);
         }
-        Side::Parent { pid, pidfd } => (pid, pidfd),
-    };
-    let opened = (|| {
+        let path = CString::new(format!("{pid}/ns/user")).map_err(|_| Errno::INVAL)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let namespace = rustix::fs::openat(proc, path, flags, Mode::empty())?;
+        Ok(Self {
+            pid,
+            pidfd,
+            namespace,
+            leash,
+        })
+    }
+}
+
+/// The life of a parked process: one setting, then nothing until its leash ends.
+fn park(proc: BorrowedFd<'_>, leash: BorrowedFd<'_>) -> ! {
+    let forbidden = write_once(proc, "sys/user/max_user_namespaces".into(), "0")
+        .and_then(|()| super::wire::go(leash, &[]));
+    // Whatever else of the spawner's it holds would outlive the spawner.
+    if forbidden.is_ok() && arrange(&[leash], 0).is_ok() {
+        let _ = super::wire::await_go(super::clone::borrow_numbers(0, 0).0);
+    }
+    end(0)
+}
+
+/// User namespaces kept ready, and the processes that kept those already given away.
+#[derive(Debug, Default)]
+pub(super) struct Blanks {
+    ready: Vec<Blank>,
+    done: Vec<Blank>,
+}
+
+impl Blanks {
+    /// A user namespace below the caller's with these maps, in which no process is. It exists as
+    /// long as its descriptor, a mount that uses it, or a process that enters it. `proc` shows the
+    /// caller's processes.
+    pub(super) fn with_maps(
+        &mut self,
+        proc: BorrowedFd<'_>,
+        uid_map: &str,
+        gid_map: &str,
+    ) -> Result<OwnedFd, Errno> {
+        let blank = match self.ready.pop() {
+            Some(blank) => blank,
+            None => Blank::new(proc)?,
+        };
+        let pid = blank.pid;
         write_once(proc, format!("{pid}/setgroups"), "deny")?;
         write_once(proc, format!("{pid}/uid_map"), uid_map)?;
         write_once(proc, format!("{pid}/gid_map"), gid_map)?;
-        let path = CString::new(format!("{pid}/ns/user")).map_err(|_| Errno::INVAL)?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::openat(proc, path, flags, Mode::empty())
-    })();
-    pidfd_send_signal(&pidfd, Signal::KILL)?;
-    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
-    opened
+        let namespace = rustix::io::fcntl_dupfd_cloexec(&blank.namespace, 3)?;
+        self.done.push(blank);
+        Ok(namespace)
+    }
+
+    /// Whether [`Blanks::tend`] has something to do.
+    pub(super) fn wants(&self) -> bool {
+        self.ready.len() < READY || !self.done.is_empty()
+    }
+
+    /// Ends what is done with, or makes one more.
+    pub(super) fn tend(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
+        if self.done.is_empty() {
+            self.ready.push(Blank::new(proc)?);
+        }
+        for Blank { pidfd, leash, .. } in self.done.drain(..) {
+            drop(leash);
+            pidfd_send_signal(&pidfd, Signal::KILL)?;
+            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
