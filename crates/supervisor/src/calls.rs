@@ -15,7 +15,7 @@ use leasehold_protocol::supervisor::{Call, Event, Request, SandboxStatus, Target
 
 use crate::admit::{Admitted, admit, contract};
 use crate::log;
-use crate::records::{RecordError, RunFolder};
+use crate::records::{Blank, RecordError};
 use crate::run::{Collection, Exec, Run};
 use crate::sandbox::Role;
 use crate::server::Server;
@@ -159,6 +159,8 @@ impl Server {
             }
         };
         exec.check()?;
+        crate::collector::check(&exec.artifacts)
+            .map_err(|error| refuse(ErrorKind::Invalid, format!("`artifact` {error}")))?;
         let admitted = match parked {
             Some(key) => self.sandboxes[&key].admitted.clone(),
             None => {
@@ -202,7 +204,8 @@ impl Server {
             artifacts: Vec::new(),
             cleanup: None,
         };
-        let key = self.begin(record, exec, &admitted, begun)?;
+        let blank = warm.and_then(|key| self.sandboxes.get_mut(&key)?.blank.take());
+        let key = self.begin(record, exec, &admitted, begun, blank)?;
         self.follow(key, from, tag);
         if self.runs[&key].exec.tty.is_none() {
             self.tell_accepted(key);
@@ -222,9 +225,15 @@ impl Server {
         exec: ExecSpec,
         admitted: &Admitted,
         begun: Instant,
+        blank: Option<Blank>,
     ) -> Result<Key, PublicError> {
         let run = record.run.clone();
-        let folder = self.records.begin(&record).map_err(|error| match error {
+        let blank = match blank {
+            Some(blank) => Ok(blank),
+            None => self.records.blank(&record.sandbox),
+        };
+        let recorded = blank.and_then(|blank| self.records.begin(blank, &record));
+        let (folder, files) = recorded.map_err(|error| match error {
             RecordError::Exists(_) => refuse(ErrorKind::Exists, error.to_string()),
             RecordError::Io { .. } | RecordError::Format { .. } => {
                 log::failure("a run could not be recorded", &error);
@@ -232,14 +241,8 @@ impl Server {
                     .hint("see the supervisor's log; is the state directory's disk full?")
             }
         })?;
-        let spools = make_spools(&folder, admitted.limits.output_bytes.value).map_err(|error| {
-            log::failure("a spool could not be made", &error);
-            self.records.close(&run);
-            refuse(
-                ErrorKind::Internal,
-                "the output of the run could not be spooled",
-            )
-        })?;
+        let limit = admitted.limits.output_bytes.value;
+        let spools = files.map(|file| Spool::new(file, limit));
         let collection = if exec.artifacts.is_empty() {
             Collection::None
         } else {
@@ -477,8 +480,8 @@ impl Server {
             ));
         }
         let failed = |_| refuse(ErrorKind::Internal, "the agent could not be asked for");
-        let (ours, theirs) = crate::make::socket_pair(rustix::net::SocketType::STREAM)
-            .map_err(failed)?;
+        let (ours, theirs) =
+            crate::make::socket_pair(rustix::net::SocketType::STREAM).map_err(failed)?;
         let init = sandbox.init.as_ref().ok_or_else(missing)?;
         let message = Control::StartAgent.encode();
         let fds = [std::os::fd::AsFd::as_fd(&theirs)];
@@ -553,11 +556,4 @@ impl Server {
         all.sort_by(|a, b| a.sandbox.cmp(&b.sandbox));
         all
     }
-}
-
-fn make_spools(folder: &RunFolder, limit: u64) -> std::io::Result<[Spool; 2]> {
-    Ok([
-        Spool::new(folder.make_spool("stdout")?, limit),
-        Spool::new(folder.make_spool("stderr")?, limit),
-    ])
 }

@@ -220,13 +220,13 @@ impl Server {
             }
             self.finish(key, Stage::Cleanup);
         }
-        let Some(run) = self.runs.get(&key) else {
+        let Some(run) = self.runs.get_mut(&key) else {
             return;
         };
         if run.held {
             return;
         }
-        match run.folder.write(&run.record) {
+        match run.folder.write_last(&run.record) {
             Ok(()) => self.records.close(&run.record.run),
             Err(error) => log::failure("a record could not be completed", &error),
         }

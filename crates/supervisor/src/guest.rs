@@ -277,6 +277,10 @@ impl Server {
         let Some(sandbox) = self.sandboxes.get_mut(&key) else {
             return;
         };
+        if sandbox.killed && sandbox.made.is_some() {
+            // These are the signs of its death, which is on the way.
+            return;
+        }
         log::line(&format!("sandbox {}: {why}", sandbox.id));
         match sandbox.role {
             Role::Run(run_key) => {

@@ -11,11 +11,14 @@ use leasehold_core::record::Usage;
 use leasehold_core::sandbox::state::Action;
 use leasehold_core::spec::{self, SandboxSpec};
 use leasehold_jail::cgroup::{Group, GroupLimits};
-use leasehold_jail::spawn::{Disk, IdBlock, Made, MakeFds, MakeSpec, Warm, WorkspaceMode};
+use leasehold_jail::spawn::{
+    Disk, IdBlock, Made, MakeFds, MakeSpec, ORDERS_MAX, SpawnError, Warm, WorkspaceMode,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::admit::{Admitted, Host};
 use crate::calls::unix_ms;
+use crate::guest::DEATH_BOUND;
 use crate::ledger::Entry;
 use crate::log;
 use crate::sandbox::{Role, Sandbox};
@@ -32,6 +35,8 @@ const WARM_BOUND: Duration = Duration::from_secs(60);
 const MAKE_BOUND: Duration = Duration::from_secs(10);
 /// The same where a workspace may have to be copied.
 const COPY_BOUND: Duration = Duration::from_secs(60);
+/// Time beyond that until the spawner counts as stuck.
+const ANSWER_SLACK: Duration = Duration::from_secs(2);
 /// Most bytes of `/dev/shm`; it is charged to the sandbox's memory.
 const SHM_MAX: u64 = 64 << 20;
 /// Our own processes in a sandbox, counted beside its limit: init, and the agent on demand.
@@ -89,12 +94,12 @@ impl Server {
         let key = self.new_key();
         let mut sandbox = Sandbox::new(id, spec, admitted, role);
         let built = self.build(key, &mut sandbox, run, directory);
-        let id = sandbox.id.clone();
-        self.sandbox_ids.insert(id, key);
+        sandbox.making = built.is_ok();
+        self.sandbox_ids.insert(sandbox.id.clone(), key);
         self.sandboxes.insert(key, sandbox);
         match built {
-            Ok(bound) => {
-                self.timers.set(Timer::Ready(key), Instant::now(), bound);
+            Ok(()) => {
+                self.order_waiting();
                 Ok(key)
             }
             Err(detail) => {
@@ -110,7 +115,7 @@ impl Server {
         sandbox: &mut Sandbox,
         run: Option<RunId>,
         directory: Option<OwnedFd>,
-    ) -> Result<Duration, Stopped> {
+    ) -> Result<(), Stopped> {
         self.enter_ledger(sandbox, run)?;
         sandbox.act(Action::Create);
         let limits = &sandbox.admitted.limits;
@@ -126,37 +131,54 @@ impl Server {
                 .map_err(|error| stopped("its disk could not be made", &error))?;
             sandbox.image = Some(image);
         }
-        let (init, stub, made) = self.order(sandbox, directory)?;
-        sandbox.init = Some(init);
-        sandbox.stub = Some(stub);
-        sandbox.made = Some(made);
-        if let Some(group) = &mut sandbox.group {
-            group.seated();
-        }
-        if let Some(image) = &mut sandbox.image {
-            image.device = None;
-        }
-        self.watch(key, sandbox)
-            .map_err(|error| stopped("it could not be watched", &error))?;
-        Ok(match sandbox.spec.warm {
-            Some(_) => WARM_BOUND,
-            None => READY_BOUND,
-        })
+        sandbox.directory = directory;
+        self.waiting.push_back(key);
+        Ok(())
     }
 
-    /// Has the spawner make it. Returns our ends of init's and the stub's sockets with it.
-    fn order(
-        &mut self,
-        sandbox: &Sandbox,
-        directory: Option<OwnedFd>,
-    ) -> Result<(OwnedFd, OwnedFd, Made), Stopped> {
+    /// Hands waiting sandboxes to the spawner, as many as it may have at a time.
+    pub(crate) fn order_waiting(&mut self) {
+        while self.ordered.len() < ORDERS_MAX {
+            let Some(key) = self.waiting.pop_front() else {
+                break;
+            };
+            let Some(mut sandbox) = self.sandboxes.remove(&key) else {
+                continue;
+            };
+            let ordered = if sandbox.killed {
+                Err("it was ended before it was made".to_owned())
+            } else {
+                self.order(&mut sandbox)
+            };
+            self.sandboxes.insert(key, sandbox);
+            match ordered {
+                Ok(()) => self.ordered.push_back(key),
+                Err(detail) => self.not_made(key, detail),
+            }
+        }
+        self.await_answer();
+    }
+
+    /// Arms or clears the deadline of the oldest order.
+    fn await_answer(&mut self) {
+        let oldest = self.ordered.front().and_then(|key| self.sandboxes.get(key));
+        match oldest.map(order_bound) {
+            None => self.timers.clear(Timer::Answer),
+            Some(_) if self.timers.pending(Timer::Answer) => {}
+            Some(bound) => self
+                .timers
+                .set(Timer::Answer, Instant::now(), bound + ANSWER_SLACK),
+        }
+    }
+
+    /// Orders a sandbox of the spawner.
+    fn order(&mut self, sandbox: &mut Sandbox) -> Result<(), Stopped> {
         let sockets = |error: io::Error| stopped("its sockets could not be made", &error);
         let (init, init_end) = socket_pair(SocketType::SEQPACKET).map_err(sockets)?;
         let (stub, stub_end) = socket_pair(SocketType::STREAM).map_err(sockets)?;
-        let device = sandbox
-            .image
-            .as_ref()
-            .and_then(|image| image.device.as_ref());
+        let directory = sandbox.directory.take();
+        let image = sandbox.image.as_ref();
+        let device = image.and_then(|image| image.device.as_ref());
         let groups = sandbox.group.as_ref().map_or_else(Vec::new, Group::joins);
         let fds = MakeFds {
             init: init_end.as_fd(),
@@ -169,9 +191,98 @@ impl Server {
         let cores = self.next_cores(&sandbox.admitted.limits);
         let order = order(sandbox, cores, directory.as_ref())
             .map_err(|error| stopped("its workspace could not be read", &error))?;
-        let made = self.spawner.make(&order, fds);
-        let made = made.map_err(|error| stopped("it could not be made", &error))?;
-        Ok((init, stub, made))
+        self.spawner
+            .order(&order, fds)
+            .map_err(|error| stopped("it could not be made", &error))?;
+        if let Some(group) = &mut sandbox.group {
+            group.seated();
+        }
+        if let Some(image) = &mut sandbox.image {
+            image.device = None;
+        }
+        sandbox.init = Some(init);
+        sandbox.stub = Some(stub);
+        Ok(())
+    }
+
+    /// Takes what the spawner made.
+    pub(crate) fn on_answer(&mut self) {
+        self.timers.clear(Timer::Answer);
+        let answer = self.spawner.take(Duration::ZERO);
+        let lost = answer.as_ref().is_err_and(SpawnError::spawner_lost);
+        let key = self.ordered.pop_front();
+        match (key, answer) {
+            (None, _) => {}
+            (Some(key), Ok(made)) => self.was_made(key, made),
+            (Some(key), Err(error)) => {
+                let detail = stopped("it could not be made", &error);
+                self.not_made(key, detail);
+            }
+        }
+        if lost {
+            self.renew_spawner();
+        }
+        self.order_waiting();
+    }
+
+    fn was_made(&mut self, key: Key, made: Made) {
+        let Some(sandbox) = self.sandboxes.get_mut(&key) else {
+            return;
+        };
+        sandbox.making = false;
+        sandbox.made = Some(made);
+        if sandbox.killed {
+            sandbox.kill();
+            self.timers
+                .set(Timer::Bound(key), Instant::now(), DEATH_BOUND);
+        } else {
+            let bound = match sandbox.spec.warm {
+                Some(_) => WARM_BOUND,
+                None => READY_BOUND,
+            };
+            self.timers.set(Timer::Ready(key), Instant::now(), bound);
+        }
+        if let Err(error) = self.watch(key) {
+            let detail = stopped("it could not be watched", &error);
+            return self.fail_sandbox(key, detail);
+        }
+        if let Role::Run(run) = self.sandboxes[&key].role {
+            self.note_ids(run, key);
+            self.step(run);
+        }
+    }
+
+    /// A sandbox was not made, and nothing of it lives.
+    fn not_made(&mut self, key: Key, detail: Stopped) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&key) {
+            sandbox.making = false;
+            self.fail_sandbox(key, detail);
+        }
+    }
+
+    /// The spawner is dead or of no more use: starts another. Sandboxes that were made are our own
+    /// children and go on; orders it had are lost.
+    pub(crate) fn renew_spawner(&mut self) {
+        log::line("the spawner is lost; starting another");
+        self.forget_spawner();
+        let lost: Vec<Key> = self.ordered.drain(..).collect();
+        self.timers.clear(Timer::Answer);
+        match self.spawner_seed.start() {
+            Ok(spawner) => {
+                self.spawner = spawner;
+                if let Err(error) = self.watch_spawner() {
+                    log::failure("the spawner cannot be watched", &error);
+                    self.stop();
+                }
+            }
+            Err(error) => {
+                log::failure("no spawner can be started", &error);
+                self.stop();
+            }
+        }
+        for key in lost {
+            self.not_made(key, "it could not be made: the spawner is gone".to_owned());
+        }
     }
 
     /// Writes the ledger entry with the uid block it is about to lease, then leases the block.
@@ -206,7 +317,10 @@ impl Server {
         ))
     }
 
-    fn watch(&self, key: Key, sandbox: &Sandbox) -> io::Result<()> {
+    fn watch(&self, key: Key) -> io::Result<()> {
+        let Some(sandbox) = self.sandboxes.get(&key) else {
+            return Ok(());
+        };
         if let Some(made) = &sandbox.made {
             self.sources.add(&made.pidfd, Source::Death(key))?;
         }
@@ -236,6 +350,18 @@ impl Server {
             .collect()
     }
 
+    /// Notes in the contract of a run which ids its sandbox has.
+    fn note_ids(&mut self, run: Key, key: Key) {
+        let (Some(run), Some(sandbox)) = (self.runs.get_mut(&run), self.sandboxes.get(&key)) else {
+            return;
+        };
+        if let Some(contract) = &mut run.record.contract {
+            let posture = &mut contract.posture;
+            posture.uid_range = sandbox.leased_range().unwrap_or(posture.uid_range);
+            posture.single_uid = sandbox.made.as_ref().is_some_and(|made| made.single_uid);
+        }
+    }
+
     /// Makes the sandbox of a run; a failure becomes the end of the run.
     pub(crate) fn make_for_run(
         &mut self,
@@ -251,23 +377,22 @@ impl Server {
             return;
         };
         match made {
-            Ok(key) => {
-                run.sandbox = Some(key);
-                let range = self.sandboxes[&key].leased_range();
-                let single = self.sandboxes[&key]
-                    .made
-                    .as_ref()
-                    .is_some_and(|made| made.single_uid);
-                if let Some(contract) = &mut run.record.contract {
-                    contract.posture.uid_range = range.unwrap_or(contract.posture.uid_range);
-                    contract.posture.single_uid = single;
-                }
-            }
+            Ok(key) => run.sandbox = Some(key),
             Err(detail) => {
                 run.seen.never_started = Some(detail);
                 run.abort = true;
             }
         }
+    }
+}
+
+/// Time the spawner has for a sandbox.
+fn order_bound(sandbox: &Sandbox) -> Duration {
+    match sandbox.spec.workspace {
+        spec::WorkspaceMode::Clone => COPY_BOUND,
+        spec::WorkspaceMode::Ephemeral
+        | spec::WorkspaceMode::ReadOnly
+        | spec::WorkspaceMode::ReadWrite => MAKE_BOUND,
     }
 }
 
@@ -310,10 +435,7 @@ fn order(sandbox: &Sandbox, cores: Vec<u32>, directory: Option<&OwnedFd>) -> io:
         }),
         caller_uid,
         caller_gid,
-        deadline: match sandbox.spec.workspace {
-            spec::WorkspaceMode::Clone => COPY_BOUND,
-            _ => MAKE_BOUND,
-        },
+        deadline: order_bound(sandbox),
     })
 }
 

@@ -158,6 +158,12 @@ impl Paths {
         self.state.join("open")
     }
 
+    /// One directory per sandbox that waits, for the run it may have.
+    #[must_use]
+    pub fn blank_runs(&self) -> PathBuf {
+        self.state.join("blank")
+    }
+
     /// One file per sandbox that may hold resources.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
@@ -179,7 +185,14 @@ impl Paths {
         check(&self.run, 0o077)?;
         make(&self.state)?;
         check(&self.state, 0o022)?;
-        for path in [self.runs(), self.open_runs(), self.ledger(), self.scratch()] {
+        let inner = [
+            self.runs(),
+            self.open_runs(),
+            self.blank_runs(),
+            self.ledger(),
+            self.scratch(),
+        ];
+        for path in inner {
             make(&path)?;
             check(&path, 0o022)?;
         }

@@ -237,15 +237,9 @@ impl Server {
         }
     }
 
-    /// Whether a slot is missing and may be made now. While runs are going on only a pool that is
-    /// less than half full is filled, since making one keeps the loop from them.
+    /// Whether a slot is missing and may be made now.
     pub(crate) fn wants_refill(&self) -> bool {
-        if self.stopping || self.making() >= MAKING_MAX {
-            return false;
-        }
-        self.short_pool().is_some_and(|pool| {
-            self.runs.is_empty() || pool.ready.len() + pool.making.len() <= pool.count / 2
-        })
+        !self.stopping && self.making() < MAKING_MAX && self.short_pool().is_some()
     }
 
     fn making(&self) -> usize {
@@ -280,7 +274,13 @@ impl Server {
             return;
         };
         match made {
-            Ok(slot) => pool.making.push(slot),
+            Ok(slot) => {
+                pool.making.push(slot);
+                if let Some(sandbox) = self.sandboxes.get_mut(&slot) {
+                    // Without it the run makes its own, later and slower.
+                    sandbox.blank = self.records.blank(&sandbox.id).ok();
+                }
+            }
             Err(why) => {
                 pool.failures += 1;
                 self.give_up(key, &why);

@@ -1,21 +1,33 @@
 //! The record store: one directory per run, kept after its sandbox is gone.
 //!
 //! `runs/<run>/` holds `record.json`, the spools `stdout` and `stderr`, and `artifacts/`. A run whose
-//! record is not complete also has an empty file `open/<run>`, so that a sweep need not read every
-//! record there ever was. Records name environment variables, never their values (invariant I8).
+//! record is not complete also has an entry `open/<run>`, so that a sweep need not read every record
+//! there ever was. Records name environment variables, never their values (invariant I8).
+//!
+//! Making files is what costs time here, so the directory of a run can be made ahead, for a sandbox
+//! that waits, as `blank/<sandbox>/`; a run begins with its first record written there and one rename.
+//! Two record files change places at each write, so that readers see an old or a new record, never
+//! half of one, and no file system flushes anything on the way. There is no fsync: a power cut ends
+//! every sandbox anyway, and then the record may be an older one.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use leasehold_core::id::RunId;
+use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::record::RunRecord;
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, ftruncate, linkat, mkdirat, openat, renameat_with, unlinkat,
+};
+use rustix::io::{Errno, pwrite};
 
 use crate::paths::{Paths, open_directory, read_file, replace};
 
 /// Most bytes of a record that is read back.
 const RECORD_MAX: usize = 16 << 20;
 const RECORD: &str = "record.json";
+/// The record file that is written next.
+const NEXT: &str = "record.next";
+const SPOOLS: [&str; 2] = ["stdout", "stderr"];
 
 /// Why a record cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -58,11 +70,28 @@ fn failed(attempt: &'static str, name: impl ToString, source: impl Into<io::Erro
 pub struct Records {
     runs: OwnedFd,
     open: OwnedFd,
+    /// Absent in a state directory that no supervisor has used yet.
+    blank: Option<OwnedFd>,
+}
+
+/// A directory made ahead, empty in all but its files' names.
+#[derive(Debug)]
+pub(crate) struct Blank {
+    name: String,
+    directory: OwnedFd,
+    record: OwnedFd,
+    next: OwnedFd,
+    pub(crate) spools: [OwnedFd; 2],
 }
 
 /// The directory of one run.
 #[derive(Debug)]
-pub struct RunFolder(OwnedFd);
+pub struct RunFolder {
+    directory: OwnedFd,
+    /// The record file that is written next and the one that was written last, where this process
+    /// made them.
+    files: Option<[OwnedFd; 2]>,
+}
 
 impl Records {
     /// Opens the store; its directories must exist (see [`Paths::create`]).
@@ -76,39 +105,104 @@ impl Records {
         Ok(Self {
             runs: open(&paths.runs())?,
             open: open(&paths.open_runs())?,
+            blank: open(&paths.blank_runs()).ok(),
         })
     }
 
-    /// Writes the first record of a run, before anything else exists for it (invariant I1).
+    /// Makes a directory for the run a sandbox may have one day.
+    pub(crate) fn blank(&self, sandbox: &SandboxId) -> Result<Blank, RecordError> {
+        let name = sandbox.as_str();
+        let make = || -> io::Result<Blank> {
+            let blank = self.blank.as_ref().ok_or(io::ErrorKind::NotFound)?;
+            mkdirat(blank, name, Mode::from_raw_mode(0o700))?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let directory = openat(blank, name, flags, Mode::empty())?;
+            let file = |name| {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                openat(&directory, name, flags, Mode::from_raw_mode(0o600))
+            };
+            Ok(Blank {
+                name: name.to_owned(),
+                record: file(RECORD)?,
+                next: file(NEXT)?,
+                spools: [file(SPOOLS[0])?, file(SPOOLS[1])?],
+                directory,
+            })
+        };
+        make().map_err(|source| {
+            self.remove_blank(name);
+            failed("preparing", name, source)
+        })
+    }
+
+    /// Removes what was made ahead. Idempotent.
+    pub(crate) fn remove_blank(&self, sandbox: &str) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Some(blank) = &self.blank else { return };
+        let Ok(directory) = openat(blank, sandbox, flags, Mode::empty()) else {
+            return;
+        };
+        for name in [RECORD, NEXT, SPOOLS[0], SPOOLS[1]] {
+            let _ = unlinkat(&directory, name, AtFlags::empty());
+        }
+        let _ = unlinkat(blank, sandbox, AtFlags::REMOVEDIR);
+    }
+
+    /// Removes everything that was made ahead, after a predecessor's death.
+    pub(crate) fn remove_blanks(&self) {
+        let Some(Ok(entries)) = self.blank.as_ref().map(rustix::fs::Dir::read_from) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            if let Ok(name) = entry.file_name().to_str()
+                && SandboxId::parse(name).is_ok()
+            {
+                self.remove_blank(name);
+            }
+        }
+    }
+
+    /// Writes the first record of a run, before anything else exists for it (invariant I1). Returns
+    /// its directory and the spools in it.
     ///
     /// # Errors
     /// When there is such a run, or the file system refuses; then nothing is left.
-    pub fn begin(&self, record: &RunRecord) -> Result<RunFolder, RecordError> {
+    pub(crate) fn begin(
+        &self,
+        blank: Blank,
+        record: &RunRecord,
+    ) -> Result<(RunFolder, [OwnedFd; 2]), RecordError> {
         let run = &record.run;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        openat(&self.open, run.as_str(), flags, Mode::from_raw_mode(0o600)).map_err(|errno| {
-            match errno {
-                rustix::io::Errno::EXIST => RecordError::Exists(run.clone()),
-                errno => failed("marking", run, errno),
+        let begun = self.publish(&blank, record);
+        if begun.is_err() {
+            self.remove_blank(&blank.name);
+        }
+        begun.map_err(|source| {
+            if source.kind() == io::ErrorKind::AlreadyExists {
+                RecordError::Exists(run.clone())
+            } else {
+                failed("beginning", run, source)
             }
         })?;
-        let begun = self.make(run).and_then(|folder| {
-            folder.write(record).map(|()| folder).inspect_err(|_| {
-                let _ = unlinkat(&self.runs, run.as_str(), AtFlags::REMOVEDIR);
-            })
-        });
-        if begun.is_err() {
-            let _ = unlinkat(&self.open, run.as_str(), AtFlags::empty());
-        }
-        begun
+        let folder = RunFolder {
+            directory: blank.directory,
+            files: Some([blank.next, blank.record]),
+        };
+        Ok((folder, blank.spools))
     }
 
-    fn make(&self, run: &RunId) -> Result<RunFolder, RecordError> {
-        match mkdirat(&self.runs, run.as_str(), Mode::from_raw_mode(0o700)) {
-            Ok(()) => self.folder(run),
-            Err(rustix::io::Errno::EXIST) => Err(RecordError::Exists(run.clone())),
-            Err(errno) => Err(failed("making the directory", run, errno)),
+    fn publish(&self, blank: &Blank, record: &RunRecord) -> io::Result<()> {
+        let run = record.run.as_str();
+        write_whole(&blank.record, &to_bytes(record).map_err(io::Error::other)?)?;
+        // The mark is another name of the first record, which costs less than a file of its own.
+        linkat(&blank.directory, RECORD, &self.open, run, AtFlags::empty())?;
+        let flags = RenameFlags::NOREPLACE;
+        let from = self.blank.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let published = renameat_with(from, blank.name.as_str(), &self.runs, run, flags);
+        if published.is_err() {
+            let _ = unlinkat(&self.open, run, AtFlags::empty());
         }
+        Ok(published?)
     }
 
     /// Opens the directory of a run.
@@ -118,7 +212,10 @@ impl Records {
     pub fn folder(&self, run: &RunId) -> Result<RunFolder, RecordError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         openat(&self.runs, run.as_str(), flags, Mode::empty())
-            .map(RunFolder)
+            .map(|directory| RunFolder {
+                directory,
+                files: None,
+            })
             .map_err(|errno| failed("opening", run, errno))
     }
 
@@ -193,22 +290,72 @@ fn ids(directory: &OwnedFd) -> Result<Vec<RunId>, RecordError> {
     Ok(found)
 }
 
+fn to_bytes(record: &RunRecord) -> Result<Vec<u8>, serde_json::Error> {
+    let mut bytes = serde_json::to_vec(record)?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Writes from the start of a file and cuts it there.
+fn write_whole(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < bytes.len() {
+        at += rustix::io::retry_on_intr(|| pwrite(file, &bytes[at..], at as u64))?;
+    }
+    // Not opened with truncation: a file system may flush such a file when it is closed.
+    ftruncate(file, bytes.len() as u64)?;
+    Ok(())
+}
+
 impl RunFolder {
     /// Writes the record in place of the one before.
     ///
     /// # Errors
     /// When the file system refuses; the record before is kept then.
-    pub fn write(&self, record: &RunRecord) -> Result<(), RecordError> {
-        let mut bytes = serde_json::to_vec(record).map_err(|source| RecordError::Format {
+    pub fn write(&mut self, record: &RunRecord) -> Result<(), RecordError> {
+        let bytes = to_bytes(record).map_err(|source| RecordError::Format {
             run: record.run.clone(),
             source,
         })?;
-        bytes.push(b'\n');
-        replace(&self.0, RECORD, &bytes).map_err(|source| failed("writing", &record.run, source))
+        self.write_bytes(&bytes)
+            .map_err(|source| failed("writing", &record.run, source))
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some([next, last]) = &mut self.files else {
+            return replace(&self.directory, RECORD, bytes);
+        };
+        write_whole(next, bytes)?;
+        let directory = &self.directory;
+        match renameat_with(directory, NEXT, directory, RECORD, RenameFlags::EXCHANGE) {
+            Ok(()) => {
+                std::mem::swap(next, last);
+                Ok(())
+            }
+            // A file system that cannot exchange: from now on in the way that works everywhere.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                self.files = None;
+                let _ = unlinkat(&self.directory, NEXT, AtFlags::empty());
+                replace(&self.directory, RECORD, bytes)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Writes the last record.
+    ///
+    /// # Errors
+    /// As [`RunFolder::write`].
+    pub(crate) fn write_last(&mut self, record: &RunRecord) -> Result<(), RecordError> {
+        self.write(record)?;
+        if self.files.take().is_some() {
+            let _ = unlinkat(&self.directory, NEXT, AtFlags::empty());
+        }
+        Ok(())
     }
 
     fn read(&self, run: &RunId) -> Result<Option<RunRecord>, RecordError> {
-        let bytes = read_file(&self.0, RECORD, RECORD_MAX)
+        let bytes = read_file(&self.directory, RECORD, RECORD_MAX)
             .map_err(|source| failed("reading", run, source))?;
         bytes
             .map(|bytes| {
@@ -220,22 +367,13 @@ impl RunFolder {
             .transpose()
     }
 
-    /// Makes a spool that is written here and read by the caller.
-    ///
-    /// # Errors
-    /// When it is there already or the file system refuses.
-    pub fn make_spool(&self, name: &'static str) -> io::Result<OwnedFd> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?)
-    }
-
     /// Opens a spool for reading.
     ///
     /// # Errors
     /// When it is not there.
     pub fn read_spool(&self, name: &'static str) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.0, name, flags, Mode::empty())?)
+        Ok(openat(&self.directory, name, flags, Mode::empty())?)
     }
 
     /// Makes the directory for collected files.
@@ -243,15 +381,9 @@ impl RunFolder {
     /// # Errors
     /// When it is there already or the file system refuses.
     pub fn make_artifacts(&self) -> io::Result<OwnedFd> {
-        mkdirat(&self.0, "artifacts", Mode::from_raw_mode(0o700))?;
+        mkdirat(&self.directory, "artifacts", Mode::from_raw_mode(0o700))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.0, "artifacts", flags, Mode::empty())?)
-    }
-}
-
-impl AsFd for RunFolder {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
+        Ok(openat(&self.directory, "artifacts", flags, Mode::empty())?)
     }
 }
 
@@ -289,17 +421,26 @@ mod tests {
         let paths = Paths::new(&place.path().join("state"), &place.path().join("run"));
         paths.create().unwrap();
         let records = Records::open(&paths).unwrap();
+        let other = SandboxId::from_entropy(&[9; 13]);
         let mut first = record(1);
-        let folder = records.begin(&first).unwrap();
-        assert!(matches!(records.begin(&first), Err(RecordError::Exists(_))));
+        let begin = |record: &RunRecord| records.begin(records.blank(&other).unwrap(), record);
+        let (mut folder, _spools) = begin(&first).unwrap();
+        assert!(matches!(begin(&first), Err(RecordError::Exists(_))));
         assert_eq!(records.unfinished().unwrap(), [first.run.clone()]);
         assert_eq!(records.read(&first.run).unwrap().unwrap(), first);
-        first.end = Some(EndReason::Completed);
+        first.end = Some(EndReason::HostLost);
         folder.write(&first).unwrap();
+        assert_eq!(records.read(&first.run).unwrap().unwrap(), first);
+        // Shorter than the one before last: nothing of that may be left.
+        first.end = None;
+        folder.write(&first).unwrap();
+        assert_eq!(records.read(&first.run).unwrap().unwrap(), first);
+        first.end = Some(EndReason::Completed);
+        folder.write_last(&first).unwrap();
         records.close(&first.run);
         records.close(&first.run);
         assert_eq!(records.unfinished().unwrap(), []);
-        assert!(matches!(records.begin(&first), Err(RecordError::Exists(_))));
+        assert!(matches!(begin(&first), Err(RecordError::Exists(_))));
         assert_eq!(
             records.unfinished().unwrap(),
             [],
@@ -316,7 +457,9 @@ mod tests {
         paths.create().unwrap();
         let records = Records::open(&paths).unwrap();
         for letter in [3, 200, 77] {
-            records.begin(&record(letter)).unwrap();
+            let record = record(letter);
+            let blank = records.blank(&record.sandbox).unwrap();
+            records.begin(blank, &record).unwrap();
         }
         let newest: Vec<u64> = records
             .list(2)

@@ -149,6 +149,9 @@ impl Server {
         if let Some(oom) = sandbox.oom.take() {
             self.sources.forget(&oom);
         }
+        if sandbox.blank.take().is_some() {
+            self.records.remove_blank(sandbox.id.as_str());
+        }
         let made = sandbox.made.take();
         if let Some(made) = &made {
             self.sources.forget(&made.pidfd);

@@ -14,6 +14,7 @@ use leasehold_protocol::guest::{Control, SignalTarget};
 use rustix::process::{WaitId, WaitIdOptions};
 
 use crate::admit::Admitted;
+use crate::records::Blank;
 use crate::scratch::Image;
 use crate::source::Key;
 
@@ -43,10 +44,16 @@ pub(crate) struct Sandbox {
     pub(crate) group: Option<Group>,
     pub(crate) oom: Option<OomWatch>,
     pub(crate) image: Option<Image>,
+    /// The directory of the run it may have, made ahead.
+    pub(crate) blank: Option<Blank>,
     /// Our ends of init's and the stub's sockets.
     pub(crate) init: Option<OwnedFd>,
     pub(crate) stub: Option<OwnedFd>,
     pub(crate) made: Option<Made>,
+    /// It waits for the spawner, or the spawner is at it.
+    pub(crate) making: bool,
+    /// The host directory of its workspace, until it is ordered.
+    pub(crate) directory: Option<OwnedFd>,
     /// Init and stub both said that they are ready.
     pub(crate) init_ready: bool,
     pub(crate) stub_ready: bool,
@@ -78,9 +85,12 @@ impl Sandbox {
             group: None,
             oom: None,
             image: None,
+            blank: None,
             init: None,
             stub: None,
             made: None,
+            making: false,
+            directory: None,
             init_ready: false,
             stub_ready: false,
             killed: false,
@@ -115,7 +125,7 @@ impl Sandbox {
 
     /// Whether no process of it can be left: init was reaped, or there never was one.
     pub(crate) fn dead(&self) -> bool {
-        self.death.is_some() || self.made.is_none()
+        self.death.is_some() || self.made.is_none() && !self.making
     }
 
     /// Its leased block of host user ids, where there is one.

@@ -4,7 +4,7 @@
 //! Calls are answered in `calls.rs`, runs moved in `step.rs`, sandboxes made in `make.rs`, watched
 //! in `guest.rs` and removed in `remove.rs`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -62,6 +62,8 @@ pub(crate) enum Timer {
     Ready(Key),
     /// A killed sandbox did not die in time.
     Bound(Key),
+    /// The spawner did not answer in time.
+    Answer,
     /// Try again to remove what did not go.
     Stuck,
     /// Nothing was to do for a while.
@@ -93,6 +95,9 @@ pub(crate) struct Server {
     pub(crate) sandbox_ids: HashMap<SandboxId, Key>,
     /// Sandboxes whose removal did not converge.
     pub(crate) stuck: BTreeMap<SandboxId, Entry>,
+    /// Sandboxes that wait for the spawner, and those it is at, oldest first.
+    pub(crate) waiting: VecDeque<Key>,
+    pub(crate) ordered: VecDeque<Key>,
     pub(crate) runs: HashMap<Key, Run>,
     pub(crate) run_ids: HashMap<RunId, Key>,
     pub(crate) pools: Vec<Pool>,
@@ -135,13 +140,12 @@ impl Server {
         let sources = Sources::new()?;
         sources.add(&parts.listener, Source::Listener)?;
         sources.add(&parts.signals, Source::Signal)?;
-        sources.add(parts.spawner.pidfd(), Source::Spawner)?;
         let stuck = parts
             .stuck
             .into_iter()
             .map(|entry| (entry.sandbox.clone(), entry))
             .collect();
-        Ok(Self {
+        let server = Self {
             paths: parts.paths,
             sources,
             timers: Timers::new(),
@@ -160,6 +164,8 @@ impl Server {
             sandboxes: HashMap::new(),
             sandbox_ids: HashMap::new(),
             stuck,
+            waiting: VecDeque::new(),
+            ordered: VecDeque::new(),
             runs: HashMap::new(),
             run_ids: HashMap::new(),
             pools: Vec::new(),
@@ -173,7 +179,9 @@ impl Server {
             idle_exit: parts.idle_exit,
             unflushed: Vec::new(),
             next_key: 1,
-        })
+        };
+        server.watch_spawner()?;
+        Ok(server)
     }
 
     /// A key nothing had before.
@@ -241,7 +249,9 @@ impl Server {
                 while rustix::io::read(&self.signals, &mut bytes).is_ok_and(|count| count > 0) {}
                 self.stop();
             }
-            Source::Spawner => self.on_spawner(),
+            Source::Spawner if self.spawner_dead() => self.renew_spawner(),
+            Source::Spawner => {}
+            Source::Answer => self.on_answer(),
             Source::Connection(key) => self.on_connection(key, happening),
             Source::Init(key) => self.on_init(key),
             Source::Stub(key) => {
@@ -275,6 +285,7 @@ impl Server {
             Timer::Collector(key) => self.on_collector(key),
             Timer::Ready(key) => self.fail_sandbox(key, "it was not ready within 10 s".to_owned()),
             Timer::Bound(key) => self.on_overdue(key),
+            Timer::Answer => self.on_answer(),
             Timer::Stuck => self.retry_stuck(),
             Timer::Idle => self.leave_if_alone(),
             Timer::Stop => {}
@@ -329,20 +340,28 @@ impl Server {
         self.cgroups.remove_base();
     }
 
-    /// The spawner ended, which it does only when something is broken: starts another. The sandboxes
-    /// are our own children and go on.
-    fn on_spawner(&mut self) {
+    /// Waits for the spawner's answers and for its end.
+    pub(crate) fn watch_spawner(&self) -> io::Result<()> {
+        self.sources.add(self.spawner.pidfd(), Source::Spawner)?;
+        match self.spawner.answers() {
+            Some(answers) => self.sources.add(answers, Source::Answer),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the spawner of this moment ended: the news may be of the one before.
+    fn spawner_dead(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let pidfd = self.spawner.pidfd();
+        let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+        poll(&mut polled, Some(&rustix::event::Timespec::default())).is_ok_and(|count| count > 0)
+    }
+
+    /// Waits for the spawner no longer.
+    pub(crate) fn forget_spawner(&self) {
         self.sources.forget(self.spawner.pidfd());
-        log::line("the spawner ended; starting another");
-        match self.spawner_seed.start() {
-            Ok(spawner) => {
-                self.spawner = spawner;
-                let _ = self.sources.add(self.spawner.pidfd(), Source::Spawner);
-            }
-            Err(error) => {
-                log::failure("no spawner can be started", &error);
-                self.stop();
-            }
+        if let Some(answers) = self.spawner.answers() {
+            self.sources.forget(answers);
         }
     }
 

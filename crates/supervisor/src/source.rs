@@ -23,6 +23,8 @@ pub(crate) enum Source {
     Signal,
     /// The spawner ended.
     Spawner,
+    /// The spawner made a sandbox, or could not.
+    Answer,
     /// A caller's connection.
     Connection(Key),
     /// The control socket of a sandbox's init.
@@ -53,6 +55,7 @@ impl Source {
             Self::Stream(key, 0) => (8, key),
             Self::Stream(key, _) => (9, key),
             Self::Collector(key) => (10, key),
+            Self::Answer => (11, 0),
         };
         kind << 56 | key
     }
@@ -71,6 +74,7 @@ impl Source {
             8 => Self::Stream(key, 0),
             9 => Self::Stream(key, 1),
             10 => Self::Collector(key),
+            11 => Self::Answer,
             _ => return None,
         })
     }
@@ -175,6 +179,7 @@ mod tests {
             Source::Listener,
             Source::Signal,
             Source::Spawner,
+            Source::Answer,
             Source::Connection(key),
             Source::Init(key),
             Source::Stub(key),

@@ -93,7 +93,9 @@ impl Server {
         if run.abort {
             return self.finish(key, Stage::Collect);
         }
-        run.sandbox.is_some() && self.finish(key, Stage::Initialize)
+        let sandbox = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));
+        let made = sandbox.is_some_and(|sandbox| sandbox.made.is_some());
+        made && self.finish(key, Stage::Initialize)
     }
 
     fn initialized(&mut self, key: Key) -> bool {
@@ -189,8 +191,20 @@ impl Server {
         if run.message_fds.is_empty() {
             run.message_fds.push(fcntl_dupfd_cloexec(&self.null, 3)?);
         }
+        // The workload opens `/dev/stderr` by name: a pipe that is not its own would be refused.
+        let leased = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));
+        let owner = leased
+            .and_then(crate::sandbox::Sandbox::leased_range)
+            .map(|(base, _)| base + WORKLOAD.0);
         for which in [0u8, 1] {
             let (reader, writer) = output_pipe()?;
+            if let Some(owner) = owner {
+                let (user, group) = (
+                    rustix::fs::Uid::from_raw(owner),
+                    rustix::fs::Gid::from_raw(owner),
+                );
+                rustix::fs::fchown(&writer, Some(user), Some(group))?;
+            }
             self.sources.add(&reader, Source::Stream(key, which))?;
             run.spools[usize::from(which)].open(reader);
             run.message_fds.push(writer);

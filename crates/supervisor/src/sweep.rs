@@ -168,6 +168,9 @@ pub(crate) fn sweep_locked(
             stuck.push(entry);
         }
     }
+    if !dry_run {
+        records.remove_blanks();
+    }
     report.runs = complete_records(&records, &seen, dry_run)?;
     sweeper.strays(&seen, dry_run, &mut report);
     Ok((report, stuck))
@@ -187,7 +190,7 @@ fn complete_records(
         }
         // A mark without a record is a run that was never accepted.
         if let Ok(Some(mut record)) = records.read(&run)
-            && let Ok(folder) = records.folder(&run)
+            && let Ok(mut folder) = records.folder(&run)
         {
             let observed = seen.get(&record.sandbox);
             complete(&mut record, observed, &folder);

@@ -129,8 +129,13 @@ fn sandboxes_die_with_their_supervisor_before_anybody_sweeps() {
     let Event::Status { sandboxes } = client.ask(Request::Status).0 else {
         panic!("no status");
     };
-    let pids: Vec<u32> = sandboxes.iter().map(|one| one.init_pid).collect();
-    assert!(pids.len() >= 3 && pids.iter().all(|pid| *pid != 0));
+    // One may be on its way to refill the pool.
+    let pids = sandboxes
+        .iter()
+        .map(|one| one.init_pid)
+        .filter(|pid| *pid != 0);
+    let pids: Vec<u32> = pids.collect();
+    assert!(pids.len() >= 3);
     supervisor.kill();
     eventually("every init is dead", || {
         pids.iter()

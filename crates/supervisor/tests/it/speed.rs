@@ -46,8 +46,9 @@ fn from_claim_to_exit() {
         column.sort_unstable();
         let pick = |share: usize| column[(column.len() - 1) * share / 100];
         eprintln!(
-            "{:>10}: p50 {:>6} p95 {:>6} µs",
+            "{:>10}: p10 {:>6} p50 {:>6} p95 {:>6} µs",
             stage.word(),
+            pick(10),
             pick(50),
             pick(95)
         );
