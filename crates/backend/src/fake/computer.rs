@@ -78,15 +78,37 @@ impl Slot {
         self.orders.send_modify(|orders| orders.crash = true);
     }
 
+    /// Begins the removal; says whether nobody had before.
+    fn begin_removal(&self) -> Result<bool, BackendError> {
+        let mut state = locked(&self.state);
+        let before = *state;
+        if matches!(before, State::Stopping | State::Stuck) || !before.holds_resources() {
+            return Ok(false);
+        }
+        *state = next(before, Action::Stop)
+            .map_err(|refusal| refuse(ErrorKind::WrongState, refusal.to_string()))?;
+        Ok(true)
+    }
+
+    /// Waits until the removal was observed.
+    pub(super) async fn seen_gone(&self) -> Result<Observed, BackendError> {
+        let mut gone = self.gone.subscribe();
+        let seen = gone.wait_for(Option::is_some).await;
+        let seen = seen.ok().and_then(|seen| seen.clone());
+        seen.ok_or_else(|| refuse(ErrorKind::Internal, "the removal was never seen"))
+    }
+
     /// Removes it and says what was seen. Whoever comes later hears the same.
     pub(super) async fn remove(&self, world: &Mutex<World>) -> Result<Observed, BackendError> {
+        if !self.begin_removal()? {
+            return self.seen_gone().await;
+        }
         let (takes, dirty) = {
             let faults = &mut locked(world).faults;
             let dirty = faults.dirty > 0;
             faults.dirty = faults.dirty.saturating_sub(1);
             (faults.destroy_takes, dirty)
         };
-        self.act(Action::Stop)?;
         tokio::time::sleep(takes).await;
         self.act(if dirty {
             Action::Quarantine
@@ -153,17 +175,10 @@ impl FakeComputer {
                 self.slot
                     .orders
                     .send_modify(|orders| orders.cancel = at_once);
-                self.seen_gone().await
+                self.slot.seen_gone().await
             }
-            _ => self.seen_gone().await,
+            _ => self.slot.seen_gone().await,
         }
-    }
-
-    async fn seen_gone(&self) -> Result<Observed, BackendError> {
-        let mut gone = self.slot.gone.subscribe();
-        let seen = gone.wait_for(Option::is_some).await;
-        let seen = seen.ok().and_then(|seen| seen.clone());
-        seen.ok_or_else(|| refuse(ErrorKind::Internal, "the removal was never seen"))
     }
 }
 

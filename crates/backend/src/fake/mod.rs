@@ -148,8 +148,14 @@ impl FakeBackend {
             world.slots.insert(id, Arc::clone(&slot));
             (slot, world.faults.provision_takes)
         };
-        tokio::time::sleep(takes).await;
-        slot.act(Action::Park)?;
+        // Goes on when nobody waits for it any more: a sweep finds what came of it.
+        let parking = Arc::clone(&slot);
+        let parked = tokio::spawn(async move {
+            tokio::time::sleep(takes).await;
+            parking.act(Action::Park)
+        });
+        let lost = |_| refuse(ErrorKind::Internal, "the runtime ended meanwhile");
+        parked.await.map_err(lost)??;
         Ok(FakeComputer::new(Arc::clone(&self.world), slot))
     }
 }

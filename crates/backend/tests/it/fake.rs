@@ -146,3 +146,27 @@ async fn a_run_in_progress_is_followed_by_many() {
     let (first, second) = (first.cleaned().await, second.cleaned().await);
     assert_eq!(first.unwrap().unwrap(), second.unwrap().unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waited_for_is_found_by_a_sweep() {
+    let backend = FakeBackend::new();
+    backend.faults(|faults| faults.provision_takes = Duration::from_secs(5));
+    let making = backend.provision(SandboxSpec::default(), None);
+    let given_up = tokio::time::timeout(Duration::from_secs(1), making).await;
+    assert!(given_up.is_err());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(backend.present().len(), 1);
+    assert_eq!(backend.sweep(Vec::new()).await.unwrap().ended.len(), 1);
+    assert!(backend.present().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_who_destroy_at_once_hear_the_same() {
+    let backend = FakeBackend::new();
+    backend.faults(|faults| faults.destroy_takes = Duration::from_secs(5));
+    let computer = park(&backend).await;
+    let (first, second) = tokio::join!(computer.destroy(), computer.destroy());
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert!(first.clean());
+    assert_eq!(first, second);
+}
