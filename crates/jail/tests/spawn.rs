@@ -1,7 +1,7 @@
 //! Sandboxes made by the real spawner on the real kernel, looked at from the host and from inside.
 //!
 //! This program is two things. Outside it runs the cases one after another (a name given as argument
-//! selects those that contain it; `--bench` times instead). Inside a sandbox it *is* the agent: the
+//! selects those that contain it; `--bench` and `--park` measure instead). Inside a sandbox it *is* the agent: the
 //! spawner executes a copy of it, and it answers requests on its control socket.
 
 #[path = "spawn/bench.rs"]
@@ -39,11 +39,17 @@ fn main() -> ExitCode {
     if rest.first().is_some_and(|first| first == rootless::MARK) {
         return rootless::inner(&rest[1..]);
     }
+    if rest.first().is_some_and(|first| first == workspaces::MARK) {
+        return workspaces::inner(&rest[1..]);
+    }
     if rest.first().is_some_and(|first| first == failures::MARK) {
         return failures::doomed();
     }
     if rest.iter().any(|arg| arg == "--bench") {
         return bench::run(&rest);
+    }
+    if rest.iter().any(|arg| arg == "--park") {
+        return bench::park(&rest);
     }
     if rest.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;

@@ -84,6 +84,11 @@ impl<'a> Spawner<'a> {
         let template = Template::enter(proc, rootless)?;
         // Again: entering a user namespace may have cleared it.
         die_with_supervisor(start).at(MakeStep::Descriptors)?;
+        if start.maker == Maker::Root {
+            // An ordinary user's must stay readable to itself, to write maps.
+            let hidden = rustix::process::DumpableBehavior::NotDumpable;
+            rustix::process::set_dumpable_behavior(hidden).at(MakeStep::Descriptors)?;
+        }
         let pool = Pool::new(template.proc.as_fd()).at(MakeStep::Network)?;
         Ok(Self {
             agent: start.agent.as_fd(),

@@ -152,8 +152,8 @@ pub struct Made {
     pub namespaces: Namespaces,
     /// Whether the workload shares its user id with init (single-uid mode).
     pub single_uid: bool,
-    /// Whether the workspace is a plain copy, where a copy on write was asked for and the host
-    /// cannot do it.
+    /// Whether the workspace is a plain copy on scratch: the host's file system allows no layer over
+    /// it, or no translation of its owners.
     pub copied: bool,
 }
 

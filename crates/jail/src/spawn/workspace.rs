@@ -41,10 +41,12 @@ pub(super) fn mount(
         (WorkspaceMode::Ephemeral, _) => own_directory(tree, owners).map(|()| false),
         (_, None) => Err(Errno::BADF).at(MakeStep::Workspace),
         (WorkspaceMode::ReadOnly, Some(directory)) => {
-            let lower = host_tree(directory, source, Reach::One)?;
-            overlay(tree, source, &lower, None)
-                .at(MakeStep::Workspace)
-                .map(|()| false)
+            let layered = host_tree(directory, source, Reach::One)
+                .and_then(|lower| overlay(tree, source, &lower, None).at(MakeStep::Workspace));
+            match layered {
+                Ok(()) => Ok(false),
+                Err(_) => copied(tree, owners, source, directory, true).map(|()| true),
+            }
         }
         (WorkspaceMode::ReadWrite, Some(directory)) => {
             let bind = host_tree(directory, source, Reach::Tree)?;
@@ -86,6 +88,17 @@ fn clone_or_copy(
     if layered.is_ok() {
         return Ok(false);
     }
+    copied(tree, owners, source, directory, false).map(|()| true)
+}
+
+/// A plain copy on scratch as the workspace, where the host's file systems allow no layers over them.
+fn copied(
+    tree: &Tree,
+    owners: Owners,
+    source: &Source<'_>,
+    directory: &OwnedFd,
+    read_only: bool,
+) -> Result<(), Failed> {
     own_directory(tree, owners)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let copied = (|| {
@@ -93,7 +106,13 @@ fn clone_or_copy(
         let to = rustix::fs::openat(&tree.scratch, c"workspace", flags, Mode::empty())?;
         copy::copy(&from, &to, source.caller, owners.workload)
     })();
-    copied.at(MakeStep::WorkspaceCopy).map(|()| true)
+    copied.at(MakeStep::WorkspaceCopy)?;
+    if read_only {
+        let place = mount::place(&tree.root, c"workspace").at(MakeStep::Workspace)?;
+        let sealed = PLAIN | MountAttrFlags::MOUNT_ATTR_RDONLY;
+        mount::restrict(place, Reach::One, sealed).at(MakeStep::Workspace)?;
+    }
+    Ok(())
 }
 
 /// The host's directory as a detached mount of our own, its owners translated.

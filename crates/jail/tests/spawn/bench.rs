@@ -4,13 +4,25 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::rig::{make, spawner, spec};
+use leasehold_jail::spawn::{Spawner, SpawnerConfig};
+
+use crate::rig::{agent, make, spawner, spec};
 
 pub(crate) fn run(args: &[String]) -> ExitCode {
     let mut numbers = args.iter().filter_map(|arg| arg.parse::<u64>().ok());
     let count = numbers.next().unwrap_or(200);
     let pause = Duration::from_millis(numbers.next().unwrap_or(0));
-    let began = Instant::now();
+    let mut started = Vec::new();
+    for _ in 0..10 {
+        let agent = agent();
+        let began = Instant::now();
+        drop(Spawner::start(SpawnerConfig {
+            agent,
+            rootless: None,
+        }));
+        started.push(began.elapsed());
+    }
+    show("spawner start and end", &mut started);
     let mut spawner = match spawner(None) {
         Ok(spawner) => spawner,
         Err(error) => {
@@ -18,7 +30,6 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    println!("spawner ready: {} us", began.elapsed().as_micros());
     let (mut made, mut gone) = (Vec::new(), Vec::new());
     for _ in 0..count {
         std::thread::sleep(pause);
@@ -51,4 +62,52 @@ fn show(what: &str, times: &mut [Duration]) {
         at(50),
         at(95)
     );
+}
+
+/// Kernel and private memory of a parked sandbox, from the differences the kernel counts while many
+/// are parked: `--park [count]`. Other work on the machine counts too.
+pub(crate) fn park(args: &[String]) -> ExitCode {
+    let count = args
+        .iter()
+        .find_map(|arg| arg.parse::<u64>().ok())
+        .unwrap_or(200);
+    let Ok(mut spawner) = spawner(None) else {
+        return ExitCode::FAILURE;
+    };
+    let warm: Vec<_> = (0..20)
+        .filter_map(|_| make(&mut spawner, &spec(), None).ok())
+        .collect();
+    let before = counters();
+    let parked: Vec<_> = (0..count)
+        .filter_map(|_| make(&mut spawner, &spec(), None).ok())
+        .collect();
+    let after = counters();
+    println!("{} parked", parked.len());
+    for ((name, old), (_, new)) in before.iter().zip(&after) {
+        println!("{name}: {} KB each", (new - old) / count.cast_signed());
+    }
+    drop(warm);
+    ExitCode::SUCCESS
+}
+
+fn counters() -> Vec<(String, i64)> {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(name, _)| {
+            [
+                "Slab",
+                "KernelStack",
+                "PageTables",
+                "Percpu",
+                "Shmem",
+                "AnonPages",
+            ]
+            .contains(name)
+        })
+        .filter_map(|(name, value)| {
+            let value = value.trim().trim_end_matches(" kB").parse().ok()?;
+            Some((name.to_owned(), value))
+        })
+        .collect()
 }

@@ -13,6 +13,7 @@ pub(crate) const CASES: &[Case] = &[
     ("proc_hides_what_is_of_the_host", masks),
     ("proc_and_sys_cannot_be_written", sealed),
     ("processes_of_others_are_invisible", hidden_processes),
+    ("agents_program_cannot_be_written", program),
     ("runtimes_see_the_limits", runtimes),
     ("devices_are_these_and_work", devices),
     (
@@ -129,6 +130,23 @@ fn hidden_processes() -> Outcome {
     // The control: init sees itself, and a process of the workload.
     let (status, out) = sandbox.init("cat /proc/1/comm");
     expect(status == 0, format!("init does not see itself: {out}"))
+}
+
+fn program() -> Outcome {
+    let sandbox = sandbox()?;
+    for script in [
+        "exec 3>>/proc/1/exe",
+        "exec 3>>/proc/self/exe",
+        "exec 3>/proc/1/exe",
+    ] {
+        let (status, out) = sandbox.init(script);
+        expect(status != 0, format!("`{script}` worked: {out}"))?;
+    }
+    let (status, out) = sandbox.sh("cat /proc/1/exe > /dev/null");
+    expect(status != 0, format!("the workload reads the agent: {out}"))?;
+    // The control: the sealed program can be read by init, and what is not sealed can be written.
+    let (status, out) = sandbox.init("head -c 4 /proc/1/exe > /tmp/y && exec 3>>/tmp/y");
+    expect(status == 0, format!("the control failed: {out}"))
 }
 
 fn runtimes() -> Outcome {
@@ -257,7 +275,11 @@ fn image() -> Outcome {
     if !made.is_ok_and(|status| status.success()) {
         return Err("SKIP disk_image: no mkfs.ext4 here".into());
     }
-    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     let Ok(device) = leasehold_jail::loop_device::attach(file.as_fd()) else {
         return Err("SKIP disk_image: no loop device is to be had".into());
     };
@@ -268,13 +290,22 @@ fn image() -> Outcome {
     let sandbox = make_with(&mut spawner, &order, None, Some(device.device.as_fd()), &[])
         .map_err(|error| format!("{error:?}"))?;
     let (_, out) = sandbox.sh("head -c 64m /dev/zero > /workspace/a; stat -c %s /workspace/a");
-    expect(out.contains("No space left"), format!("more than the image holds: {out}"))?;
+    expect(
+        out.contains("No space left"),
+        format!("more than the image holds: {out}"),
+    )?;
     sandbox.out("rm /workspace/a && echo x > /tmp/b && echo y > /home/user/c")?;
     let (_, out) = sandbox.sh("cd /tmp && for i in $(seq 400); do touch f$i || break; done");
-    expect(out.contains("No space left"), format!("more files than the image holds: {out}"))?;
+    expect(
+        out.contains("No space left"),
+        format!("more files than the image holds: {out}"),
+    )?;
     let (status, out) = sandbox.init("cat /proc/self/mountinfo");
     let name = directory.0.display().to_string();
-    expect(status == 0 && !out.contains(&name), format!("the image has a name: {out}"))
+    expect(
+        status == 0 && !out.contains(&name),
+        format!("the image has a name: {out}"),
+    )
 }
 
 const NETWORK: &str = "import socket,threading

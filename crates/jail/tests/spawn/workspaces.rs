@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::process::{Command, ExitCode};
 
 use leasehold_jail::spawn::{Disk, MakeSpec, WorkspaceMode};
 
@@ -27,6 +28,11 @@ pub(crate) const CASES: &[Case] = &[
     ("workspace_shows_no_host_path", no_host_path),
     ("workspace_links_do_not_lead_out", links),
     ("workspace_clone_is_bounded_by_the_disk", clone_bounded),
+    (
+        "workspace_is_copied_where_owners_cannot_be_mapped",
+        unmapped,
+    ),
+    ("workspace_hides_what_is_mounted_below_it", submounts),
 ];
 
 const CALLER: u32 = 23_456;
@@ -248,5 +254,134 @@ fn clone_bounded() -> Outcome {
         full.f_blocks * full.f_bsize as u64 == bytes,
         "the disk is not of the size ordered",
     )?;
+    Ok(())
+}
+
+/// First argument of this program in a mount namespace of its own.
+pub(crate) const MARK: &str = "--in-own-mounts";
+
+/// Runs a part of this program in a mount namespace of its own, after a script in it.
+fn in_own_mounts(script: &str, part: &str, directory: &Directory) -> Outcome {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let path = directory.0.display();
+    let script = format!(
+        "cd {path} && {script} && exec {} {MARK} {part} {path}",
+        program.display()
+    );
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    expect(output.status.success(), text)
+}
+
+/// The part that runs there.
+pub(crate) fn inner(args: &[String]) -> ExitCode {
+    let [part, path] = args else {
+        return ExitCode::FAILURE;
+    };
+    let home = std::path::Path::new(path);
+    let outcome = match part.as_str() {
+        "unmapped" => unmapped_inner(home),
+        _ => submounts_inner(home),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            println!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A file system that knows no mapped owners: one in layers.
+fn unmapped() -> Outcome {
+    let directory = Directory::new("unmapped");
+    let script = "mount -t tmpfs none . && cd . && cd $PWD && mkdir l u w m && \
+                  mount -t overlay none -o lowerdir=$PWD/l,upperdir=$PWD/u,workdir=$PWD/w m";
+    in_own_mounts(script, "unmapped", &directory)
+}
+
+fn unmapped_inner(home: &std::path::Path) -> Outcome {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let path = home.join("m/project");
+    std::fs::create_dir_all(path.join("d")).map_err(|error| error.to_string())?;
+    for (name, owner, mode) in [
+        ("own.txt", CALLER, 0o600),
+        ("d/deep.txt", CALLER, 0o644),
+        ("foreign.txt", 0, 0o600),
+        ("tool", CALLER, 0o4755),
+    ] {
+        std::fs::write(path.join(name), name).map_err(|error| error.to_string())?;
+        chown(path.join(name), Some(owner), Some(owner)).map_err(|error| error.to_string())?;
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path.join(name), mode).map_err(|error| error.to_string())?;
+    }
+    std::os::unix::fs::symlink("/etc/hostname", path.join("link")).unwrap();
+    chown(&path, Some(CALLER), Some(CALLER)).unwrap();
+    chown(path.join("d"), Some(CALLER), Some(CALLER)).unwrap();
+    let directory = Directory(path);
+    for mode in [WorkspaceMode::Clone, WorkspaceMode::ReadOnly] {
+        let sandbox = over(&directory, mode)?;
+        expect(sandbox.made.copied, format!("{mode:?} says it is no copy"))?;
+        let text = sandbox.out("cd /workspace && cat own.txt d/deep.txt link && ls -A")?;
+        expect(
+            text == "own.txtd/deep.txtsandbox\nd\nlink\nown.txt\ntool",
+            format!("{mode:?}: {text}"),
+        )?;
+        let mode_of = sandbox.out("stat -c '%a %u' /workspace/tool")?;
+        expect(
+            mode_of == "755 1000",
+            format!("the set-user-id file is {mode_of}"),
+        )?;
+        let (status, out) = sandbox.sh("echo x > /workspace/new.txt");
+        expect(
+            (status == 0) == (mode == WorkspaceMode::Clone),
+            format!("{mode:?}: writing ended with {status}: {out}"),
+        )?;
+        expect(!directory.0.join("new.txt").exists(), "a change came out")?;
+    }
+    match over(&directory, WorkspaceMode::ReadWrite) {
+        Err(reason) if reason.contains("WorkspaceOwners") => {}
+        Err(reason) => return Err(reason),
+        Ok(_) => return Err("read-write without mapped owners was made".into()),
+    }
+    std::fs::write(directory.0.join("big"), vec![1; 8 << 20]).unwrap();
+    std::os::unix::fs::chown(directory.0.join("big"), Some(CALLER), Some(CALLER)).unwrap();
+    match over(&directory, WorkspaceMode::Clone) {
+        Err(reason) => expect(
+            reason.contains("WorkspaceCopy") && reason.contains("code: 28"),
+            reason,
+        ),
+        Ok(_) => Err("more than the disk was copied".into()),
+    }
+}
+
+/// What is mounted below the directory belongs to somebody else.
+fn submounts() -> Outcome {
+    let directory = Directory::new("submounts");
+    let script = "mkdir sub && mount -t tmpfs none sub && echo secret > sub/secret.txt";
+    in_own_mounts(script, "submounts", &directory)
+}
+
+fn submounts_inner(home: &std::path::Path) -> Outcome {
+    std::os::unix::fs::chown(home, Some(CALLER), Some(CALLER)).unwrap();
+    expect(
+        home.join("sub/secret.txt").exists(),
+        "the control has no submount",
+    )?;
+    let directory = Directory(home.to_owned());
+    for mode in [WorkspaceMode::ReadOnly, WorkspaceMode::Clone] {
+        let sandbox = over(&directory, mode)?;
+        let names = sandbox.out("ls -A /workspace /workspace/sub")?;
+        expect(!names.contains("secret"), format!("{mode:?}: {names}"))?;
+    }
+    // The outer part removes the directory.
+    std::mem::forget(directory);
     Ok(())
 }
