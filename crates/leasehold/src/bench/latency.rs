@@ -13,7 +13,7 @@ use super::arena::{self, Arena, Times};
 use super::bars::{Bar, Measured, Must, ratio};
 use super::peer::{self, Peer};
 use super::report::Report;
-use super::sample::Samples;
+use super::sample::{Samples, Summary};
 use crate::fault::Fault;
 
 /// The program that needs nothing, where it is in every sandbox.
@@ -105,7 +105,8 @@ pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> 
             sample_peers(&mut peers, &mut rows.peers);
         }
     }
-    tell(&rows, report);
+    rows.tell(report);
+    rows.judge(report);
     Ok(())
 }
 
@@ -165,98 +166,101 @@ fn measured(samples: &Samples) -> Measured {
         .ok_or_else(|| "no sample was taken".to_owned())
 }
 
-fn tell(rows: &Rows, report: &mut Report) {
-    let ours = [
-        (
-            "claim of a parked sandbox → static `true` ended",
-            &rows.warm,
-        ),
-        (
-            "claim of a parked sandbox → first byte of output",
-            &rows.first_byte,
-        ),
-        ("run served by a pool, /usr/bin/true", &rows.pool),
-        ("run made from nothing, supervisor up", &rows.cold),
-        ("making a sandbox and parking it", &rows.make),
-        ("`leasehold run`, supervisor up, no pool", &rows.cli),
-        ("`leasehold run`, no supervisor", &rows.cli_cold),
-        ("ended → every removal observed (warm)", &rows.gone),
-        (
-            "ended → every removal observed (made from nothing)",
-            &rows.cold_gone,
-        ),
-    ];
-    for (name, samples) in ours {
-        report.row(name, measured(samples));
-    }
-    for (name, samples) in &rows.peers {
-        let summary = samples.as_ref().map_err(Clone::clone).and_then(measured);
-        report.row(format!("{name}, the same static `true`"), summary);
-    }
-    for (what, stages) in [
-        ("claim of a parked sandbox", &rows.warm_stages),
-        ("run made from nothing", &rows.cold_stages),
-    ] {
-        let line = stages.line();
-        report.note(format!(
-            "stages by the supervisor's clock, p50 in ms, {what}: {line}"
-        ));
-    }
-    if rows.pool_misses > 0 {
-        report.note(format!(
-            "{} runs missed the pool and are not in its row",
-            rows.pool_misses
-        ));
-    }
-    let peer = |wanted: &str| -> Measured {
-        let found = rows.peers.iter().find(|(name, _)| *name == wanted);
-        match found {
+impl Rows {
+    fn peer(&self, wanted: &str) -> Measured {
+        match self.peers.iter().find(|(name, _)| *name == wanted) {
             Some((_, Ok(samples))) => measured(samples),
             Some((_, Err(reason))) => Err(format!("{wanted}: {reason}")),
             None => Err(format!("{wanted} is not known")),
         }
-    };
-    let (warm, cold) = (measured(&rows.warm), measured(&rows.cli_cold));
-    let (bwrap, runc) = (peer("bwrap"), peer("runc"));
-    let bars = [
-        (
-            "bwrap ÷ warm claim, p50",
-            ratio(&bwrap, &warm, |s| s.p50_ms),
-            Must::AtLeast(15.0),
-            "",
-        ),
-        (
-            "bwrap ÷ warm claim, p95",
-            ratio(&bwrap, &warm, |s| s.p95_ms),
-            Must::AtLeast(8.0),
-            "",
-        ),
-        (
-            "cold `leasehold run` ÷ bwrap, p50",
-            ratio(&cold, &bwrap, |s| s.p50_ms),
-            Must::AtMost(2.5),
-            "",
-        ),
-        (
-            "cold `leasehold run` ÷ runc, p50",
-            ratio(&cold, &runc, |s| s.p50_ms),
-            Must::AtMost(0.5),
-            "",
-        ),
-        (
+    }
+
+    fn tell(&self, report: &mut Report) {
+        let ours = [
+            (
+                "claim of a parked sandbox → static `true` ended",
+                &self.warm,
+            ),
+            (
+                "claim of a parked sandbox → first byte of output",
+                &self.first_byte,
+            ),
+            ("run served by a pool, /usr/bin/true", &self.pool),
+            ("run made from nothing, supervisor up", &self.cold),
+            ("making a sandbox and parking it", &self.make),
+            ("`leasehold run`, supervisor up, no pool", &self.cli),
+            ("`leasehold run`, no supervisor", &self.cli_cold),
+            ("ended → every removal observed (warm)", &self.gone),
+            (
+                "ended → every removal observed (made from nothing)",
+                &self.cold_gone,
+            ),
+        ];
+        for (name, samples) in ours {
+            report.row(name, measured(samples));
+        }
+        for (name, samples) in &self.peers {
+            let summary = samples.as_ref().map_err(Clone::clone).and_then(measured);
+            report.row(format!("{name}, the same static `true`"), summary);
+        }
+        for (what, stages) in [
+            ("claim of a parked sandbox", &self.warm_stages),
+            ("run made from nothing", &self.cold_stages),
+        ] {
+            let line = stages.line();
+            report.note(format!(
+                "stages by the supervisor's clock, p50 in ms, {what}: {line}"
+            ));
+        }
+        if self.pool_misses > 0 {
+            let missed = self.pool_misses;
+            report.note(format!(
+                "{missed} runs missed the pool and are not in its row"
+            ));
+        }
+    }
+
+    fn judge(&self, report: &mut Report) {
+        let p50 = |summary: &Summary| summary.p50_ms;
+        let p95 = |summary: &Summary| summary.p95_ms;
+        let (warm, cold) = (measured(&self.warm), measured(&self.cli_cold));
+        let (bwrap, runc, crun) = (self.peer("bwrap"), self.peer("runc"), self.peer("crun"));
+        let ratios = [
+            (
+                "bwrap ÷ warm claim, p50",
+                ratio(&bwrap, &warm, p50),
+                Must::AtLeast(15.0),
+            ),
+            (
+                "bwrap ÷ warm claim, p95",
+                ratio(&bwrap, &warm, p95),
+                Must::AtLeast(8.0),
+            ),
+            (
+                "crun ÷ warm claim, p50",
+                ratio(&crun, &warm, p50),
+                Must::AtLeast(15.0),
+            ),
+            (
+                "cold `leasehold run` ÷ bwrap, p50",
+                ratio(&cold, &bwrap, p50),
+                Must::AtMost(2.5),
+            ),
+            (
+                "cold `leasehold run` ÷ runc, p50",
+                ratio(&cold, &runc, p50),
+                Must::AtMost(0.5),
+            ),
+        ];
+        for (what, value, must) in ratios {
+            report.bar(Bar::judge(what, value, must, ""));
+        }
+        let gone = measured(&self.gone).map(|summary| summary.p95_ms);
+        report.bar(Bar::judge(
             "removal after the end, p95",
-            measured(&rows.gone).map(|s| s.p95_ms),
+            gone,
             Must::AtMost(30.0),
             " ms",
-        ),
-        (
-            "crun ÷ warm claim, p50",
-            ratio(&peer("crun"), &warm, |s| s.p50_ms),
-            Must::AtLeast(15.0),
-            "",
-        ),
-    ];
-    for (what, value, must, unit) in bars {
-        report.bar(Bar::judge(what, value, must, unit));
+        ));
     }
 }

@@ -25,6 +25,8 @@ struct Host {
     user: &'static str,
     program: &'static str,
     build: &'static str,
+    /// Load average of the minute before, when the bench began: what else the machine did.
+    load: String,
     measured_unix_s: u64,
 }
 
@@ -45,6 +47,7 @@ impl Report {
             .unwrap_or_default();
         let root = rustix::process::geteuid().is_root();
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {
             host: Host {
                 kernel: kernel.trim().to_owned(),
@@ -56,6 +59,7 @@ impl Report {
                 } else {
                     "release"
                 },
+                load: load.split(' ').next().unwrap_or_default().to_owned(),
                 measured_unix_s: since.as_secs(),
             },
             rows: Vec::new(),
@@ -91,8 +95,8 @@ impl Report {
     pub(crate) fn page(&self) -> String {
         let host = &self.host;
         let mut text = format!(
-            "process backend · leasehold {} ({} build) · Linux {} · {} cores · {} user\n\n",
-            host.program, host.build, host.kernel, host.cores, host.user
+            "process backend · leasehold {} ({} build) · Linux {} · {} cores · {} user · load {}\n\n",
+            host.program, host.build, host.kernel, host.cores, host.user, host.load
         );
         let _ = writeln!(
             text,

@@ -110,7 +110,7 @@ impl<'a> Follow<'a> {
     ///
     /// # Errors
     /// When the supervisor breaks the protocol or a descriptor fails us.
-    pub(crate) fn to_the_end(&mut self) -> Result<Outcome, Fault> {
+    pub(crate) fn until_over(&mut self) -> Result<Outcome, Fault> {
         loop {
             if let Some(outcome) = self.notices()? {
                 return Ok(outcome);

@@ -172,7 +172,7 @@ fn whole(
     run: &RunId,
 ) -> Result<Option<Box<RunRecord>>, Fault> {
     for lost in 0..SUPERVISORS_MAX {
-        match follow.to_the_end()? {
+        match follow.until_over()? {
             Outcome::Recorded(record) => return Ok(Some(record)),
             Outcome::Refused(error) if lost > 0 && error.kind == ErrorKind::NotFound => {
                 return Err(Fault::host(

@@ -58,22 +58,21 @@ pub(crate) fn notes(record: &RunRecord) -> Vec<String> {
     for (name, stream) in [("stdout", record.stdout), ("stderr", record.stderr)] {
         notes.extend(cut(name, stream));
     }
-    let enforcement = record
-        .contract
-        .iter()
-        .flat_map(|contract| &contract.enforcement);
-    for limit in enforcement {
-        match limit.how {
-            Enforcement::Enforced => {}
-            Enforcement::BestEffort => notes.push(format!(
-                "limit `{}` is best effort on this host",
-                limit.which.word()
-            )),
-            Enforcement::Unenforced => notes.push(format!(
-                "limit `{}` was NOT enforced, as allowed by --allow-unenforced",
-                limit.which.word()
-            )),
-        }
+    let (loose, open) = (
+        held(record, Enforcement::BestEffort),
+        held(record, Enforcement::Unenforced),
+    );
+    if !loose.is_empty() {
+        notes.push(format!(
+            "nobody asked for these limits, and this host cannot hold them: {}",
+            loose.join(", ")
+        ));
+    }
+    if !open.is_empty() {
+        notes.push(format!(
+            "these limits were asked for and NOT held, as --allow-unenforced lets it: {}",
+            open.join(", ")
+        ));
     }
     if let Some(seen) = record.cleanup.as_ref().filter(|seen| !seen.clean()) {
         let left: Vec<String> = seen
@@ -85,6 +84,16 @@ pub(crate) fn notes(record: &RunRecord) -> Vec<String> {
         notes.push(format!("removal is NOT complete: {}", left.join(", ")));
     }
     notes
+}
+
+/// Limits that hold in one way.
+fn held(record: &RunRecord, how: Enforcement) -> Vec<&'static str> {
+    let contract = record.contract.iter();
+    contract
+        .flat_map(|contract| &contract.enforcement)
+        .filter(|limit| limit.how == how)
+        .map(|limit| limit.which.word())
+        .collect()
 }
 
 fn denied(hit: LimitHit) -> String {

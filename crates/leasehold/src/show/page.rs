@@ -231,8 +231,10 @@ mod tests {
 
     #[test]
     fn asked_limits_have_a_star() {
-        let mut all = Limits::default();
-        all.pids = Limit::asked(9);
+        let all = Limits {
+            pids: Limit::asked(9),
+            ..Limits::default()
+        };
         let text = limits(&all);
         assert!(text.contains("pids 9*"), "{text}");
         assert!(text.contains("memory 512 MiB,"), "{text}");
