@@ -425,4 +425,47 @@ mod tests {
         assert_eq!((step.whole, step.named), (0, 0b011));
         assert_eq!(globs.names_due(&step.below), None);
     }
+
+    /// What matching means, written without a thought for its cost.
+    fn means(tokens: &[Token], name: &[u8]) -> bool {
+        match (tokens.split_first(), name.split_first()) {
+            (None, first) => first.is_none(),
+            (Some((Token::Many, rest)), first) => {
+                means(rest, name) || first.is_some_and(|(_, tail)| means(tokens, tail))
+            }
+            (Some(_), None) => false,
+            (Some((token, rest)), Some((byte, tail))) => {
+                name_matches(std::slice::from_ref(token), &[*byte]) && means(rest, tail)
+            }
+        }
+    }
+
+    #[test]
+    fn the_quick_way_agrees_with_the_meaning() {
+        let (patterns, names) = (b"ab*?[", b"ab");
+        let mut state: u32 = 12_345;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % below
+        };
+        let mut matched = 0;
+        for _ in 0..20_000 {
+            let tokens: Vec<Token> = (0..draw(7))
+                .map(|_| match patterns[draw(5)] {
+                    b'*' => Token::Many,
+                    b'?' => Token::One,
+                    b'[' => Token::Set {
+                        negated: draw(2) == 0,
+                        ranges: vec![(b'b', b'c')],
+                    },
+                    byte => Token::Byte(byte),
+                })
+                .collect();
+            let name: Vec<u8> = (0..draw(8)).map(|_| names[draw(2)]).collect();
+            let want = means(&tokens, &name);
+            assert_eq!(name_matches(&tokens, &name), want, "{tokens:?} {name:?}");
+            matched += u32::from(want);
+        }
+        assert!((1_000..19_000).contains(&matched), "{matched} matched");
+    }
 }

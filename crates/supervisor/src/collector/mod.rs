@@ -42,6 +42,8 @@ use wire::{Fate, MESSAGE_MAX, Message, NO_MORE, TAKE};
 
 /// How long after its own deadline the collector is ended from outside.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long a killed collector may take to be gone.
+const REAP: Duration = Duration::from_millis(250);
 /// What one row costs in a record beside its path.
 const ROW_BYTES: usize = 192;
 
@@ -423,14 +425,19 @@ impl Collector {
         self.end = Some(cut);
     }
 
+    /// Ends the process. One that hangs in the kernel (a dead network file system below a workspace)
+    /// is not waited for: it ends when the kernel lets it.
     fn reap(&mut self) {
         if self.reaped {
             return;
         }
         self.reaped = true;
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let limit = Timespec::try_from(REAP).ok();
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let _ = rustix::io::retry_on_intr(|| poll(&mut polled, limit.as_ref()));
         let pidfd = WaitId::PidFd(self.pidfd.as_fd());
-        let _ = rustix::io::retry_on_intr(|| waitid(pidfd.clone(), WaitIdOptions::EXITED));
+        let _ = waitid(pidfd, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 }
 
