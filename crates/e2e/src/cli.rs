@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::wait::until;
+use crate::wait::{patience, until};
 
 /// Most bytes kept of each stream; what is beyond is counted only.
 pub const OUTPUT_MAX: usize = 64 << 20;
@@ -58,6 +58,16 @@ impl Outcome {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.stdout)
             .unwrap_or_else(|error| panic!("no JSON on standard output: {error}\n{}", self.story()))
+    }
+
+    /// Itself, when it took less than `limit` times [`patience`].
+    ///
+    /// # Panics
+    /// Otherwise, with all that it said.
+    #[track_caller]
+    pub fn within(self, limit: Duration) -> Self {
+        assert!(self.elapsed < limit * patience(), "{}", self.story());
+        self
     }
 
     /// All that it said, for the message of a failed assertion.
@@ -174,7 +184,7 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it is still running after `limit`; it is killed then.
+    /// When it is still running after `limit` times [`patience`]; it is killed then.
     #[track_caller]
     pub fn wait(mut self, limit: Duration) -> Outcome {
         let status = self.status(limit);
@@ -197,7 +207,7 @@ impl Running {
 
     #[track_caller]
     fn status(&mut self, limit: Duration) -> ExitStatus {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + limit * patience();
         loop {
             if let Some(status) = self.child.try_wait().expect("wait for the command line") {
                 return status;

@@ -24,4 +24,4 @@ pub use helper::c_helper;
 pub use instance::{Instance, Who};
 pub use inventory::Inventory;
 pub use skips::{Need, need, skip};
-pub use wait::until;
+pub use wait::{patience, until};

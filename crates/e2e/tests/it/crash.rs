@@ -48,6 +48,7 @@ fn kill(pid: u32) {
 #[test]
 fn a_run_outlives_its_command_line_and_is_completed() {
     for stage in STAGES {
+        eprintln!("stage {stage}");
         let instance = Instance::new();
         let run = held(&instance, stage);
         await_stage(&instance, &run, stage);
@@ -63,6 +64,7 @@ fn a_run_outlives_its_command_line_and_is_completed() {
 #[test]
 fn a_killed_supervisor_leaves_nothing_after_the_next_call() {
     for stage in STAGES {
+        eprintln!("stage {stage}");
         let instance = Instance::new();
         let run = held(&instance, stage);
         await_stage(&instance, &run, stage);
@@ -141,11 +143,7 @@ fn two_instances_leave_each_other_alone() {
 fn a_sweep_of_nothing_removes_nothing() {
     let instance = Instance::new();
     let outcome = instance.cli(["sweep", "--dry-run"]).status_is(0);
-    assert!(
-        outcome.elapsed < Duration::from_secs(5),
-        "{}",
-        outcome.story()
-    );
+    outcome.within(Duration::from_secs(5));
     instance.run(["--", "true"]).status_is(0);
     instance.last_record();
     instance.cli(["sweep"]).status_is(0);
