@@ -13,6 +13,8 @@ pub mod confine;
 #[cfg(feature = "host")]
 pub mod loop_device;
 #[cfg(feature = "host")]
+pub mod measure;
+#[cfg(feature = "host")]
 pub mod spawn;
 #[cfg(feature = "host")]
 pub mod termination;

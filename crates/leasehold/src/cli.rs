@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Sweep(SweepFlags),
     /// End the supervisor and every sandbox of it
     Stop,
+    /// Say what is real on this host, breach every limit to see it bite, and how to mend the rest
+    Doctor(DoctorFlags),
     /// Measure this host against other runtimes
     Bench(BenchFlags),
     /// Print a completion script for a shell
@@ -236,6 +238,18 @@ pub(crate) struct SweepFlags {
     /// Say what would be removed, remove nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `leasehold doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 when everything promised here holds, else 1.")]
+pub(crate) struct DoctorFlags {
+    /// Only look; make no sandbox and breach nothing
+    #[arg(long)]
+    pub(crate) no_probes: bool,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,

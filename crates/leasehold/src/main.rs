@@ -3,6 +3,7 @@
 
 mod bench;
 mod cli;
+mod doctor;
 mod env;
 mod fault;
 mod place;
@@ -42,6 +43,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
         }
         Command::Pool(flags) => supervise::pool(&flags),
         Command::Stop => supervise::stop(),
+        Command::Doctor(flags) => doctor::main(&flags),
         Command::Bench(flags) => bench::main(&flags),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -134,7 +134,7 @@ impl Laying<'_> {
             let top_first = root && (!wanted.is_empty() || hierarchy.own.is_none());
             let mut best: Option<Tree> = None;
             for place in candidates(hierarchy, top_first) {
-                match self.try_v2(&hierarchy.mount.join(&place), wanted) {
+                match self.try_v2(&below_mount(hierarchy, &place), wanted) {
                     Ok(tree) => {
                         let complete = tree.set == wanted;
                         best = Some(better(best, tree));
@@ -303,12 +303,21 @@ fn candidates(hierarchy: &Hierarchy, top_first: bool) -> Vec<PathBuf> {
     places
 }
 
+/// Without the slash at the end that joining nothing would leave.
+fn below_mount(hierarchy: &Hierarchy, place: &Path) -> PathBuf {
+    if place.as_os_str().is_empty() {
+        hierarchy.mount.clone()
+    } else {
+        hierarchy.mount.join(place)
+    }
+}
+
 fn own_place(hierarchy: &Hierarchy, v2: bool) -> Result<(OwnedFd, PathBuf), String> {
     let own = hierarchy
         .own
         .as_ref()
         .ok_or_else(|| format!("our own group is not below {}", hierarchy.mount.display()))?;
-    let path = hierarchy.mount.join(own);
+    let path = below_mount(hierarchy, own);
     let (place, _) = open_mount(&path, v2)
         .map_err(|error| format!("cannot open {}: {error}", path.display()))?;
     Ok((place, path))

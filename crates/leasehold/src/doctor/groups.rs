@@ -1,0 +1,124 @@
+//! What control groups can do here: made and looked at for real, then removed.
+
+use leasehold_jail::cgroup::{Cgroups, Controls, Layout};
+
+use super::facts::Facts;
+use super::mend;
+use super::report::{Check, Section, State};
+
+/// Lines about control groups, and the layout's word.
+pub(crate) fn checks(facts: &Facts) -> (Vec<Check>, &'static str) {
+    let cgroups = match Cgroups::discover(&format!("dr{}", std::process::id())) {
+        Ok(cgroups) => cgroups,
+        Err(error) => {
+            let why = error.to_string();
+            let line = Check::new(Section::ControlGroups, "groups", State::Unclear, why);
+            return (vec![line], Layout::None.word());
+        }
+    };
+    let layout = cgroups.layout();
+    let lines = judge(facts, layout, cgroups.can());
+    cgroups.remove_base();
+    (lines, layout.word())
+}
+
+/// One line per control. Nothing here breaks a promise: what cannot be held is refused.
+fn judge(facts: &Facts, layout: Layout, can: &Controls) -> Vec<Check> {
+    let rows = [
+        ("memory", can.memory, "limited and counted"),
+        ("pids", can.pids, "limited and counted"),
+        ("cpu", can.cpu, "the share is limited"),
+        ("cpu_time", can.cpu_time, "counted"),
+        ("kill", can.kill, "the whole group in one call"),
+        ("freeze", can.freeze, "the whole group"),
+        (
+            "devices",
+            can.devices,
+            "a second layer behind the sandbox's own /dev",
+        ),
+    ];
+    let word = layout.word();
+    let mut said = None;
+    let mut lines = Vec::new();
+    for (what, here, good) in rows {
+        if here {
+            let line = Check::new(Section::ControlGroups, what, State::Ok, good);
+            lines.push(line);
+            continue;
+        }
+        let reason = can.reason(what);
+        // A device program needs rights of the host that no delegation gives.
+        let command = match what {
+            "devices" => None,
+            _ => mend::control_groups(facts, reason),
+        };
+        let state = match command {
+            Some(_) => State::Missing,
+            None => State::NotHere,
+        };
+        // One command mends several lines; it is said with the first.
+        let command = command.filter(|command| said.as_ref() != Some(command));
+        said = command.clone().or(said);
+        lines.push(Check::new(Section::ControlGroups, what, state, reason).mend(command));
+    }
+    if let Some(gap) = can.missing.iter().find(|gap| gap.control == "swap") {
+        lines.push(swap(facts, word, &gap.reason));
+    }
+    lines
+}
+
+fn swap(facts: &Facts, layout: &str, reason: &str) -> Check {
+    if facts.swap {
+        let why = format!("{reason} ({layout}), and swap is on: memory can exceed its limit there");
+        Check::new(Section::ControlGroups, "swap", State::Missing, why)
+            .mend(Some(format!("{}swapoff -a", facts.sudo())))
+            .breaks()
+    } else {
+        Check::new(Section::ControlGroups, "swap", State::Ok, "none is on")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_jail::cgroup::Missing;
+
+    #[test]
+    fn what_is_missing_has_its_reason_and_the_mend_is_said_once() {
+        let facts = Facts {
+            uid: 1000,
+            ..Facts::default()
+        };
+        let gap = |control| Missing {
+            control,
+            reason: "not writable by uid 1000".to_owned(),
+        };
+        let can = Controls {
+            missing: vec![gap("memory"), gap("pids"), gap("devices")],
+            ..Controls::default()
+        };
+        let lines = judge(&facts, Layout::None, &can);
+        assert_eq!(lines.len(), 7);
+        assert!(lines.iter().all(|line| !line.breaks_a_promise));
+        let mends = lines.iter().filter(|line| line.mend.is_some()).count();
+        assert_eq!(mends, 1);
+        assert_eq!(lines[6].state, State::NotHere);
+    }
+
+    #[test]
+    fn uncounted_swap_breaks_the_promise_of_memory_only_while_it_is_on() {
+        let can = Controls {
+            memory: true,
+            missing: vec![Missing {
+                control: "swap",
+                reason: "not counted".to_owned(),
+            }],
+            ..Controls::default()
+        };
+        let mut facts = Facts::default();
+        let last = |facts: &Facts| judge(facts, Layout::V1, &can).pop().unwrap();
+        assert_eq!(last(&facts).state, State::Ok);
+        facts.swap = true;
+        assert!(last(&facts).breaks_a_promise);
+    }
+}

@@ -1,0 +1,79 @@
+//! `leasehold doctor`: what is real on this host, what is not, and the one command that mends each.
+//!
+//! Looking is not enough: every limit is breached on purpose in a real sandbox and seen to bite or
+//! not (invariant I6). The doctor changes nothing on the host, has a supervisor of its own in a
+//! directory of its own, and removes both.
+//!
+//! Start with [`report`] for what is said; [`facts`] reads the host, [`host`] judges it, [`limits`] breaches.
+
+mod facts;
+mod groups;
+mod host;
+mod limits;
+mod mend;
+mod report;
+mod timing;
+mod ward;
+
+use std::time::Instant;
+
+use crate::cli::DoctorFlags;
+use crate::fault::Fault;
+use crate::voice;
+use facts::Facts;
+use report::{Check, Report, Section, State};
+use ward::Ward;
+
+/// Looks, breaches, tells. The status is 0 when everything promised holds, else 1.
+///
+/// # Errors
+/// When the answer cannot be written.
+pub(crate) fn main(flags: &DoctorFlags) -> Result<u8, Fault> {
+    let facts = Facts::gather();
+    let (groups, layout) = groups::checks(&facts);
+    let mut report = Report::new(&facts, layout);
+    let mut checks = host::checks(&facts);
+    checks.extend(groups);
+    if flags.no_probes {
+        report.checks.push(Check::new(
+            Section::Backends,
+            "process",
+            State::Unclear,
+            "not tried, as asked with --no-probes",
+        ));
+    } else {
+        probe(&facts, &mut report);
+    }
+    report.checks.extend(host::other_backends(&facts));
+    report.checks.extend(checks);
+    report.settle();
+    if flags.json {
+        voice::json(&report)?;
+    } else {
+        voice::data(report.told().as_bytes())?;
+    }
+    Ok(u8::from(!report.ok))
+}
+
+/// Everything that needs real sandboxes, and the timings.
+fn probe(facts: &Facts, report: &mut Report) {
+    let begun = Instant::now();
+    match Ward::open() {
+        Ok(mut ward) => {
+            let (backend, works) = limits::backend(facts, &mut ward);
+            report.checks.push(backend);
+            if works {
+                report.checks.extend(limits::checks(facts, &mut ward));
+                report.timings.extend(timing::runs(&mut ward));
+            }
+            report.checks.push(ward.close());
+        }
+        Err(fault) => report.checks.push(
+            Check::new(Section::Backends, "process", State::Missing, fault.chain())
+                .breaks()
+                .mend(fault.mend()),
+        ),
+    }
+    report.timings.extend(timing::host(facts));
+    report.took_micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+}
