@@ -2,7 +2,7 @@
 //! one owner and is gone (invariant I5). Filled while nothing else is to do.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold_core::error::PublicError;
 use leasehold_core::limits::Limits;
@@ -14,9 +14,9 @@ use crate::admit::{Admitted, admit};
 use crate::calls::new_sandbox_id;
 use crate::log;
 use crate::make::group_limits;
-use crate::run::Exec;
+use crate::run::{Exec, Run};
 use crate::sandbox::Role;
-use crate::server::Server;
+use crate::server::{Server, Timer};
 use crate::source::Key;
 
 /// Most slots of one pool.
@@ -26,6 +26,8 @@ const FAILURES_MAX: u32 = 3;
 /// Most slots of all pools that are being made at one time: what is parked is worth more than what
 /// keeps both cores busy.
 const MAKING_MAX: usize = 2;
+/// How long after a claim the command has the machine to itself, if the pool can spare it.
+const REFILL_PAUSE: Duration = Duration::from_millis(10);
 
 /// One pool.
 #[derive(Debug)]
@@ -210,6 +212,7 @@ impl Server {
         for pool in &mut self.pools {
             pool.ready.retain(|ready| *ready != slot);
         }
+        self.timers.set(Timer::Refill, Instant::now(), REFILL_PAUSE);
         let (Some(sandbox), Some(run)) =
             (self.sandboxes.get_mut(&slot), self.runs.get_mut(&run_key))
         else {
@@ -237,9 +240,16 @@ impl Server {
         }
     }
 
-    /// Whether a slot is missing and may be made now.
+    /// Whether a slot is missing and may be made now: while commands run only for a pool that is
+    /// half empty, or when they have been running for a while.
     pub(crate) fn wants_refill(&self) -> bool {
-        !self.stopping && self.making() < MAKING_MAX && self.short_pool().is_some()
+        if self.stopping || self.making() >= MAKING_MAX {
+            return false;
+        }
+        self.short_pool().is_some_and(|pool| {
+            let low = pool.ready.len() + pool.making.len() <= pool.count / 2;
+            low || !self.timers.pending(Timer::Refill) || self.runs.values().all(Run::told)
+        })
     }
 
     fn making(&self) -> usize {

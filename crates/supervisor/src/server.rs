@@ -66,6 +66,8 @@ pub(crate) enum Timer {
     Answer,
     /// Try again to remove what did not go.
     Stuck,
+    /// A command has had the machine to itself for long enough.
+    Refill,
     /// Nothing was to do for a while.
     Idle,
     /// An orderly end took too long.
@@ -287,6 +289,7 @@ impl Server {
             Timer::Bound(key) => self.on_overdue(key),
             Timer::Answer => self.on_answer(),
             Timer::Stuck => self.retry_stuck(),
+            Timer::Refill => {}
             Timer::Idle => self.leave_if_alone(),
             Timer::Stop => {}
         }

@@ -1,9 +1,10 @@
 //! Figures, printed and not asserted: how long a run takes on the supervisor's own clock.
 
+use leasehold_core::sandbox::state::State;
 use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use leasehold_protocol::supervisor::{Event, Request};
 
-use crate::harness::Supervisor;
+use crate::harness::{Supervisor, eventually};
 
 #[test]
 fn from_claim_to_exit() {
@@ -21,6 +22,17 @@ fn from_claim_to_exit() {
     let mut rows: Vec<[u64; 7]> = Vec::new();
     let mut took = Vec::new();
     for letter in 0..100 {
+        // Full again, so that nothing is made beside it.
+        eventually("the pool is full", || {
+            let Event::Status { sandboxes } = client.ask(Request::Status).0 else {
+                return false;
+            };
+            sandboxes
+                .iter()
+                .filter(|one| one.state == State::Parked)
+                .count()
+                == 4
+        });
         let done = client.run(
             letter,
             SandboxSpec::default(),
