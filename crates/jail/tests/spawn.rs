@@ -4,6 +4,13 @@
 //! selects those that contain it; `--bench` and `--park` measure instead). Inside a sandbox it *is* the agent: the
 //! spawner executes a copy of it, and it answers requests on its control socket.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test without a harness: it reports on its streams and fails by panicking"
+)]
+
 #[path = "spawn/bench.rs"]
 mod bench;
 #[path = "spawn/cases.rs"]

@@ -132,6 +132,9 @@ impl<'a> Spawner<'a> {
             if answered.is_err() {
                 return;
             }
+            if self.blanks.crowded() {
+                let _ = self.blanks.tend(self.template.proc.as_fd());
+            }
         }
     }
 

@@ -250,7 +250,8 @@ pub(super) mod tests {
             cgroup_procs: &[],
         };
         assert!(small().check(&fds).is_ok());
-        let cases: [(&str, fn(&mut MakeSpec)); 7] = [
+        type Bend = fn(&mut MakeSpec);
+        let cases: [(&str, Bend); 7] = [
             ("ids.host_base", |spec| spec.ids.host_base = 0),
             ("ids.count", |spec| spec.ids.count = 1000),
             ("ids.count", |spec| spec.ids.host_base = u32::MAX - 5),

@@ -234,6 +234,11 @@ impl Blanks {
         self.ready.len() < READY || !self.done.is_empty()
     }
 
+    /// Whether so many are done with that they should be ended before the next order.
+    pub(super) fn crowded(&self) -> bool {
+        self.done.len() > 2 * READY
+    }
+
     /// Ends what is done with, or makes one more.
     pub(super) fn tend(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
         if self.done.is_empty() {
