@@ -67,12 +67,18 @@ impl Pool {
         self.ready.len() < READY
     }
 
-    /// Makes one more. On return the caller is where it was, or an error says it may not be.
-    pub(super) fn fill_one(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
-        unshare(UnshareFlags::NEWNET)?;
+    /// Makes one more; `false` when there is none to be had now.
+    ///
+    /// # Errors
+    /// When the caller may not be where it was.
+    pub(super) fn fill_one(&mut self, proc: BorrowedFd<'_>) -> Result<bool, Errno> {
+        if unshare(UnshareFlags::NEWNET).is_err() {
+            return Ok(false);
+        }
         let made = furnish(proc).and_then(|()| own(proc));
         enter(self.home.as_fd())?;
-        self.ready.push(made?);
-        Ok(())
+        let filled = made.is_ok();
+        self.ready.extend(made);
+        Ok(filled)
     }
 }

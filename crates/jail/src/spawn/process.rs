@@ -23,6 +23,8 @@ use super::wire::{self, Answer, Order, Progress};
 
 /// How long nobody must have ordered anything before a network namespace is made ahead.
 const IDLE: Duration = Duration::from_millis(3);
+/// The same, when the last one could not be made.
+const RETRY: Duration = Duration::from_secs(1);
 /// How long ids may take to be mapped from outside.
 const MAP_WAIT: Duration = Duration::from_secs(10);
 
@@ -100,19 +102,22 @@ impl<'a> Spawner<'a> {
     }
 
     fn serve(&mut self, socket: BorrowedFd<'_>) {
+        let mut idle = IDLE;
         loop {
             let wait = if self.pool.wants() || self.blanks.wants() {
-                IDLE
+                idle
             } else {
                 Duration::from_secs(3_600)
             };
             match wire::readable(socket, Instant::now() + wait) {
-                Ok(true) => {}
+                Ok(true) => idle = IDLE,
                 Ok(false) => {
-                    // An order without a namespace made ahead makes its own. Only a spawner that
-                    // may be in the wrong one must end.
-                    if self.refill().is_err() {
-                        return;
+                    match self.refill() {
+                        Ok(true) => {}
+                        // For want of something; an order that needs it will say so.
+                        Ok(false) => idle = RETRY,
+                        // It may be in the wrong namespace.
+                        Err(_) => return,
                     }
                     continue;
                 }
@@ -138,16 +143,17 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    fn refill(&mut self) -> Result<(), Errno> {
+    /// Makes ahead what is wanted, one of each; whether it could.
+    fn refill(&mut self) -> Result<bool, Errno> {
         let proc = self.template.proc.as_fd();
+        let mut filled = true;
         if self.blanks.wants() {
-            // For want of processes or namespaces there may be none; an order will say so.
-            let _ = self.blanks.tend(proc);
+            filled &= self.blanks.tend(proc).is_ok();
         }
         if self.pool.wants() {
-            self.pool.fill_one(proc)?;
+            filled &= self.pool.fill_one(proc)?;
         }
-        Ok(())
+        Ok(filled)
     }
 
     fn answer(&mut self, socket: BorrowedFd<'_>, order: &Order) -> std::io::Result<()> {
