@@ -14,6 +14,7 @@ use hyper::header::{
     CONTENT_TYPE, HeaderMap, HeaderValue, IF_RANGE, RANGE, VARY,
 };
 use hyper::{Response, StatusCode};
+use leasehold_protocol::envd::base64::Base64;
 use leasehold_protocol::envd::code::{CallError, Code};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,23 @@ use super::{bounds, paths, tree};
 #[derive(Debug, Serialize, Deserialize)]
 struct Opened {
     size: u64,
+    /// Contents of a file that tells no size. Those of `/proc` may be readable by their opener alone.
+    contents: Option<Base64>,
+}
+
+/// Runs in the child.
+fn open(path: &str) -> Result<Done, CallError> {
+    let (file, stat) = tree::open_to_read(path)?;
+    let size = stat.st_size.max(0).cast_unsigned();
+    let contents = if size == 0 {
+        Some(Base64(sizeless(&file, path)?))
+    } else {
+        None
+    };
+    Ok(Done {
+        file: Some(file),
+        ..Done::json(&Opened { size, contents })?
+    })
 }
 
 /// The rest of a file as a body.
@@ -170,22 +188,13 @@ pub(super) async fn get(
     path: &str,
     headers: &HeaderMap,
 ) -> Result<Reply, Refusal> {
-    let (opened, file) = acting::ask::<Opened>(shared, user, bounds::OPERATION_TIME, || {
-        let (file, stat) = tree::open_to_read(path)?;
-        Ok(Done {
-            file: Some(file),
-            ..Done::json(&Opened {
-                size: stat.st_size.max(0).cast_unsigned(),
-            })?
-        })
-    })
-    .await?;
+    let (opened, file) =
+        acting::ask::<Opened>(shared, user, bounds::OPERATION_TIME, || open(path)).await?;
     let file = file.ok_or_else(|| CallError::new(Code::Internal, "file work gave no file"))?;
     let coding = coding(headers)?;
-    let mut reply = if opened.size == 0 {
-        sizeless(&file, path)?
-    } else {
-        sized(file, opened.size, coding, headers)?
+    let mut reply = match opened.contents {
+        Some(contents) => Response::new(ReplyBody::Whole(Some(contents.0.into()))),
+        None => sized(file, opened.size, coding, headers)?,
     };
     set(&mut reply, VARY, "Accept-Encoding");
     set(&mut reply, CONTENT_TYPE, "application/octet-stream");
@@ -228,28 +237,25 @@ fn sized(file: OwnedFd, size: u64, coding: Coding, headers: &HeaderMap) -> Resul
     Ok(reply)
 }
 
-/// A file that says it is empty may be one of `/proc`, which tells no sizes.
-fn sizeless(file: &OwnedFd, path: &str) -> Result<Reply, Refusal> {
+/// Reads a file that says it is empty: it may be one of `/proc`, which tells no sizes.
+fn sizeless(file: &OwnedFd, path: &str) -> Result<Vec<u8>, CallError> {
     let mut bytes = Vec::new();
     let mut piece = [0; 4_096];
     loop {
         match rustix::io::read(file, &mut piece[..]) {
-            Ok(0) | Err(Errno::AGAIN) => break,
+            Ok(0) | Err(Errno::AGAIN) => return Ok(bytes),
             Ok(got) => bytes.extend_from_slice(&piece[..got]),
             Err(Errno::INTR) => {}
-            Err(errno) => {
-                return Err(acting::refused(&format!("cannot read '{path}'"), errno).into());
-            }
+            Err(errno) => return Err(acting::refused(&format!("cannot read '{path}'"), errno)),
         }
         if bytes.len() > bounds::SIZELESS_BYTES {
             let most = bounds::SIZELESS_BYTES;
-            return Err(Refusal::new(
-                StatusCode::BAD_REQUEST,
+            return Err(CallError::new(
+                Code::InvalidArgument,
                 format!("'{path}' tells no size and has more than {most} bytes"),
             ));
         }
     }
-    Ok(Response::new(ReplyBody::Whole(Some(bytes.into()))))
 }
 
 /// Names the file for who stores it. Only harmless letters stay as they are.

@@ -327,7 +327,8 @@ pub(super) async fn events(state: &State, id: WatcherId) -> Result<WatcherEvents
     kept.asked.set(Instant::now());
     kept.flush().await?;
     let events = std::mem::take(&mut *kept.events.borrow_mut());
-    if let Some(error) = kept.failed.borrow().clone() {
+    let failed = kept.failed.borrow().clone();
+    if let Some(error) = failed {
         if error.code == Code::DataLoss && !kept.ended() {
             // Said once; from here on the watcher is whole again.
             *kept.failed.borrow_mut() = None;

@@ -270,7 +270,11 @@ async fn begin(
     };
     let plan = ExecPlan {
         cwd: CString::new(cwd).map_err(|_| invalid("cwd holds a NUL byte".to_owned()))?,
-        cwd_asked: request.process.cwd.as_ref().is_some_and(|cwd| !cwd.is_empty()),
+        cwd_asked: request
+            .process
+            .cwd
+            .as_ref()
+            .is_some_and(|cwd| !cwd.is_empty()),
         stdio: ends.stdio,
         ids: user.ids(),
         files: state.files,
