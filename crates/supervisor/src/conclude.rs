@@ -171,8 +171,7 @@ impl Server {
         if !run.accepted {
             self.tell_accepted(key);
         }
-        self.timers.clear(Timer::Output(key));
-        self.tell_output(key, Instant::now());
+        self.tell_last_output(key);
     }
 
     /// Tells the outcome and ends what lives; waits until it is gone.

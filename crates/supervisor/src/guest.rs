@@ -503,6 +503,24 @@ impl Server {
         }
     }
 
+    /// Tells the last output counts to everybody who does not know them, slow or not: the end comes
+    /// next.
+    pub(crate) fn tell_last_output(&mut self, key: Key) {
+        self.timers.clear(Timer::Output(key));
+        let Some(run) = self.runs.get_mut(&key) else {
+            return;
+        };
+        let (stdout, stderr) = run.kept();
+        let known = std::mem::replace(&mut run.told, (stdout, stderr)) == (stdout, stderr);
+        for (from, tag) in run.followers.clone() {
+            let missed = self.connections.get_mut(&from);
+            let missed = missed.is_some_and(|slow| slow.stale.remove(&(tag, key)));
+            if missed || !known {
+                self.notify(from, tag, Event::Output { stdout, stderr });
+            }
+        }
+    }
+
     /// Arms the wait for output that is held open after the command ended.
     pub(crate) fn await_quiet(&mut self, key: Key) {
         self.timers.set(Timer::Quiet(key), Instant::now(), QUIET);

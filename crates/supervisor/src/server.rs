@@ -23,7 +23,7 @@ use crate::paths::Paths;
 use crate::pool::Pool;
 use crate::records::Records;
 use crate::run::Run;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Role, Sandbox};
 use crate::source::{Happening, Key, Source, Sources};
 use crate::start::SpawnerSeed;
 use crate::timer::Timers;
@@ -326,7 +326,7 @@ impl Server {
             self.cancel(key, leasehold_core::end::CancelledBy::Operator, true);
         }
         for key in self.sandboxes.keys().copied().collect::<Vec<_>>() {
-            if !matches!(self.sandboxes[&key].role, crate::sandbox::Role::Run(_)) {
+            if !matches!(self.sandboxes[&key].role, Role::Run(_)) {
                 self.end_sandbox(key);
             }
         }
@@ -413,7 +413,8 @@ impl Server {
         }
     }
 
-    /// Forgets a caller. Its runs and sandboxes go on.
+    /// Forgets a caller. Its runs and sandboxes go on, but not a sandbox whose id it never learned:
+    /// nobody could ever end that.
     pub(crate) fn drop_connection(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(&key) else {
             return;
@@ -423,6 +424,14 @@ impl Server {
             if let Some(run) = self.runs.get_mut(run) {
                 run.followers.retain(|(follower, _)| *follower != key);
             }
+        }
+        let unknown = |sandbox: &Sandbox| matches!(sandbox.role, Role::Provisioned(Some((waiter, _))) if waiter == key);
+        let orphans = self
+            .sandboxes
+            .iter()
+            .filter(|(_, sandbox)| unknown(sandbox));
+        for orphan in orphans.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.end_sandbox(orphan);
         }
     }
 

@@ -298,6 +298,11 @@ impl Client {
         client
     }
 
+    /// Has the kernel hold as little for this caller as it can.
+    pub(crate) fn shrink(&self) {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&self.socket, 1).unwrap();
+    }
+
     pub(crate) fn send(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> u64 {
         self.tag += 1;
         let frame = encode_frame(&Call {

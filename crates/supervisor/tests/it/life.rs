@@ -177,8 +177,10 @@ fn a_warm_interpreter_runs_a_script() {
     let Some(supervisor) = Supervisor::start("life-warm") else {
         return;
     };
-    let mut spec = SandboxSpec::default();
-    spec.warm = Some(Warm::Python);
+    let spec = SandboxSpec {
+        warm: Some(Warm::Python),
+        ..SandboxSpec::default()
+    };
     let mut exec = ExecSpec::command(["python3", "-c", "import sys; print(6*7); sys.exit(4)"]);
     exec.env.insert("PATH".into(), "/usr/bin:/bin".into());
     let done = supervisor.connect().run(1, spec, exec);
@@ -313,8 +315,10 @@ fn a_cloned_workspace_is_read_changed_and_collected_from_and_stays_as_it_was() {
     let fd = open_directory(&directory);
     std::fs::write(directory.join("in.txt"), "data").unwrap();
     let mut client = supervisor.connect();
-    let mut spec = SandboxSpec::default();
-    spec.workspace = WorkspaceMode::Clone;
+    let spec = SandboxSpec {
+        workspace: WorkspaceMode::Clone,
+        ..SandboxSpec::default()
+    };
     let mut exec = shell("cat in.txt; echo changed > in.txt; mkdir out; echo made > out/a.csv");
     exec.artifacts = vec!["out/*.csv".to_owned()];
     client.start(1, Target::New(spec), exec, &[fd.as_fd()]);
@@ -369,6 +373,52 @@ fn a_disk_above_half_the_memory_is_an_image_and_goes_with_its_sandbox() {
     let script = "head -c 400000000 /dev/zero > /workspace/big";
     let done = supervisor.connect().run(2, spec, shell(script));
     assert_eq!(done.ended.limits_hit[0].which, Resource::Disk);
+}
+
+#[test]
+fn a_sandbox_whose_id_nobody_learned_is_ended() {
+    let Some(supervisor) = Supervisor::start("life-orphan") else {
+        return;
+    };
+    let mut hasty = supervisor.connect();
+    let sandbox = SandboxSpec::default();
+    hasty.send(Request::Provision { sandbox }, &[]);
+    drop(hasty);
+    let mut client = supervisor.connect();
+    eventually("it is gone", || status(&mut client).is_empty());
+    assert_eq!(supervisor.ledger(), [""; 0]);
+}
+
+#[test]
+fn a_hundred_at_once_all_come_through() {
+    let Some(supervisor) = Supervisor::start("life-crowd") else {
+        return;
+    };
+    let mut clients: Vec<Client> = (0..100).map(|_| supervisor.connect()).collect();
+    let begun = Instant::now();
+    for (letter, client) in clients.iter_mut().enumerate() {
+        let target = Target::New(SandboxSpec::default());
+        client.start(letter as u8, target, shell("echo $((6*7))"), &[]);
+    }
+    for client in &mut clients {
+        let done = client.follow(begun);
+        assert_eq!(done.stdout, b"42\n", "{:?}", done.ended.end);
+        assert!(done.cleaned.cleanup.unwrap().clean());
+    }
+    assert_eq!(supervisor.ledger(), [""; 0]);
+}
+
+#[test]
+fn the_largest_command_goes_through_in_pieces() {
+    let Some(supervisor) = Supervisor::start("life-large") else {
+        return;
+    };
+    let mut exec = shell("printf %s \"$A$B$C$D$E$F$G$H\" | wc -c");
+    for name in ["A", "B", "C", "D", "E", "F", "G", "H"] {
+        exec.env.insert(name.to_owned(), "x".repeat(120_000));
+    }
+    let done = supervisor.connect().run(1, SandboxSpec::default(), exec);
+    assert_eq!(done.stdout, b"960000\n", "{:?}", done.ended.end);
 }
 
 #[test]

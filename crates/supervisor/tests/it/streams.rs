@@ -140,6 +140,40 @@ fn a_caller_that_vanishes_or_never_reads_changes_nothing() {
 }
 
 #[test]
+fn a_slow_reader_gets_the_newest_counts_and_the_end() {
+    let Some(supervisor) = Supervisor::start("streams-slow") else {
+        return;
+    };
+    let mut slow = supervisor.connect();
+    // So little room that it is used up at once.
+    slow.shrink();
+    let mut spec = SandboxSpec::default();
+    spec.limits.wall_ms = Limit::asked(4_000);
+    let script = "exec dd if=/dev/zero bs=1 count=100000000 2>/dev/null";
+    slow.start(1, Target::New(spec), shell(script), &[]);
+    let records = leasehold_supervisor::records::Records::open(&supervisor.paths).unwrap();
+    eventually("the record is complete", || {
+        records
+            .read(&run_id(1))
+            .unwrap()
+            .is_some_and(|record| record.cleanup.is_some())
+    });
+    let mut counts = Vec::new();
+    loop {
+        match slow.next().unwrap().0.event {
+            Event::Output { stdout, .. } => counts.push(stdout),
+            Event::Cleaned(record) => {
+                assert_eq!(counts.last(), Some(&record.stdout.kept));
+                break;
+            }
+            _ => {}
+        }
+    }
+    assert!(counts.is_sorted());
+    eprintln!("{} notices of output reached the slow reader", counts.len());
+}
+
+#[test]
 fn a_terminal_has_a_size_an_input_and_an_end() {
     let Some(supervisor) = Supervisor::start("streams-tty") else {
         return;
