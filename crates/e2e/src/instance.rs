@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -202,11 +202,18 @@ impl Instance {
         Inventory::of(&self.name(), &self.folder)
     }
 
-    /// Ends the supervisor and returns what is then still there, which should be nothing.
+    /// Ends the supervisor and returns what is still there two seconds later, which should be nothing.
     #[track_caller]
     pub fn stopped_inventory(&self) -> Inventory {
         self.cli(["stop"]);
-        self.inventory()
+        let end = Instant::now() + Duration::from_secs(2) * crate::patience();
+        loop {
+            let left = self.inventory();
+            if left.is_empty() || Instant::now() > end {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Process ids of this instance's supervisor and its children on the host, the supervisor first:
