@@ -47,6 +47,8 @@ use crate::mount::{self, Reach};
 const START_WAIT: Duration = Duration::from_secs(30);
 /// Time beyond an order's own deadline before the spawner counts as stuck.
 const SLACK: Duration = Duration::from_secs(2);
+/// Time a spawner has to end by itself.
+const END_WAIT: Duration = Duration::from_millis(500);
 /// Time a killed process has to be gone.
 const DEATH_WAIT: Duration = Duration::from_secs(5);
 
@@ -259,8 +261,12 @@ impl Spawner {
 impl Drop for Spawner {
     fn drop(&mut self) {
         self.socket = None;
-        // Dead or stuck or idle: it holds nothing that outlives it, and it is ours to reap.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        // It ends with its socket and ends its own children first. Dead or stuck it has none that
+        // matter, and it is ours to reap in any case.
+        let until = Instant::now() + END_WAIT;
+        if !wire::readable(self.pidfd.as_fd(), until).unwrap_or(false) {
+            let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        }
         let _ = reap(&self.pidfd);
     }
 }

@@ -44,6 +44,7 @@ pub(super) fn run(start: Start) -> ! {
         Ok(mut spawner) => {
             if wire::send_answer(socket, Answer::Ready, &[]).is_ok() {
                 spawner.serve(socket);
+                let _ = spawner.blanks.end();
             }
             end(0)
         }

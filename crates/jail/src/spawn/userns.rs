@@ -244,12 +244,22 @@ impl Blanks {
         if self.done.is_empty() {
             self.ready.push(Blank::new(proc)?);
         }
+        self.end_done()
+    }
+
+    fn end_done(&mut self) -> Result<(), Errno> {
         for Blank { pidfd, leash, .. } in self.done.drain(..) {
             drop(leash);
             pidfd_send_signal(&pidfd, Signal::KILL)?;
             waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
         }
         Ok(())
+    }
+
+    /// Ends every parked process.
+    pub(super) fn end(&mut self) -> Result<(), Errno> {
+        self.done.append(&mut self.ready);
+        self.end_done()
     }
 }
 
