@@ -258,7 +258,7 @@ fn uncollected() -> Artifact {
 /// Counts of the control group, and what they say of limits.
 fn note_group(run: &mut crate::run::Run, sandbox: &crate::sandbox::Sandbox) {
     let Some(group) = &sandbox.group else { return };
-    let (usage, events) = (group.usage(), group.events());
+    let (usage, events) = (group.usage_so_far(), group.events());
     run.record.usage.cpu_micros = usage.cpu_micros;
     run.record.usage.memory_peak_bytes = usage.memory_peak_bytes;
     run.record.usage.throttled_micros = usage.throttled_micros;

@@ -188,8 +188,8 @@ impl Server {
             cgroup: sandbox.group.as_ref().and_then(Group::into_cgroup),
             cgroup_procs: &groups,
         };
-        let cores = self.next_cores(&sandbox.admitted.limits);
-        let order = order(sandbox, cores, directory.as_ref())
+        sandbox.cores = self.next_cores(&sandbox.admitted.limits);
+        let order = order(sandbox, directory.as_ref())
             .map_err(|error| stopped("its workspace could not be read", &error))?;
         self.spawner
             .order(&order, fds)
@@ -397,7 +397,7 @@ fn order_bound(sandbox: &Sandbox) -> Duration {
 }
 
 /// What the spawner is told.
-fn order(sandbox: &Sandbox, cores: Vec<u32>, directory: Option<&OwnedFd>) -> io::Result<MakeSpec> {
+fn order(sandbox: &Sandbox, directory: Option<&OwnedFd>) -> io::Result<MakeSpec> {
     let limits = &sandbox.admitted.limits;
     // The owner of the directory is the one whose files are in it.
     let (caller_uid, caller_gid) = match directory {
@@ -413,7 +413,7 @@ fn order(sandbox: &Sandbox, cores: Vec<u32>, directory: Option<&OwnedFd>) -> io:
     let (host_base, count) = sandbox.uid_range;
     Ok(MakeSpec {
         ids: IdBlock { host_base, count },
-        cores,
+        cores: sandbox.cores.clone(),
         memory_bytes: limits.memory_bytes.value,
         disk: if sandbox.admitted.image {
             Disk::Image

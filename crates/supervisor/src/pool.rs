@@ -191,20 +191,29 @@ impl Server {
         }
     }
 
-    /// The oldest slot that can serve a sandbox as asked.
+    /// A slot that can serve a sandbox as asked: the oldest that may run beside us, since this core
+    /// has our own work next; else the oldest.
     pub(crate) fn claimable(&self, spec: &SandboxSpec, admitted: &Admitted) -> Option<Key> {
         let fitting =
             |pool: &&Pool| fits(&pool.spec, &pool.admitted.limits, spec, &admitted.limits);
-        self.pools
+        let slots = self
+            .pools
             .iter()
             .filter(fitting)
-            .flat_map(|pool| pool.ready.iter())
-            .copied()
-            .find(|slot| {
-                self.sandboxes
-                    .get(slot)
-                    .is_some_and(|found| found.state() == State::Parked)
-            })
+            .flat_map(|pool| &pool.ready);
+        let parked = slots.copied().filter(|slot| {
+            let found = self.sandboxes.get(slot);
+            found.is_some_and(|found| found.state() == State::Parked)
+        });
+        let here = rustix::thread::sched_getcpu();
+        let beside = |slot: &Key| {
+            let cores = self.sandboxes.get(slot).map(|found| &found.cores);
+            cores.is_some_and(|cores| cores.iter().any(|core| *core as usize != here))
+        };
+        parked
+            .clone()
+            .find(beside)
+            .or_else(|| parked.clone().next())
     }
 
     /// Gives a parked sandbox to a run, with the limits that run asked for.

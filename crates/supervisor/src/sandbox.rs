@@ -54,6 +54,8 @@ pub(crate) struct Sandbox {
     pub(crate) making: bool,
     /// The host directory of its workspace, until it is ordered.
     pub(crate) directory: Option<OwnedFd>,
+    /// Host cores it may run on.
+    pub(crate) cores: Vec<u32>,
     /// Init and stub both said that they are ready.
     pub(crate) init_ready: bool,
     pub(crate) stub_ready: bool,
@@ -91,6 +93,7 @@ impl Sandbox {
             made: None,
             making: false,
             directory: None,
+            cores: Vec::new(),
             init_ready: false,
             stub_ready: false,
             killed: false,

@@ -82,20 +82,37 @@ impl Group {
     /// Counts as of now.
     #[must_use]
     pub fn usage(&self) -> GroupUsage {
-        let mut usage = GroupUsage::default();
+        let mut usage = self.usage_so_far();
         if let Some((tree, dir)) = self.with(Controller::Memory) {
-            let (now, peak) = if tree.v2 {
-                (c"memory.current", c"memory.peak")
+            let now = if tree.v2 {
+                c"memory.current"
             } else {
-                (c"memory.usage_in_bytes", c"memory.max_usage_in_bytes")
+                c"memory.usage_in_bytes"
             };
             usage.memory_bytes = number(dir, now);
-            usage.memory_peak_bytes = number(dir, peak);
         }
         if let Some((_, dir)) = self.with(Controller::Pids) {
             usage.pids = number(dir, c"pids.current");
         }
-        usage.cpu_micros = self.cpu_micros();
+        usage
+    }
+
+    /// Counts that only grow: [`Group::usage`] without what is in use at this moment, for the end of
+    /// a sandbox, where each file read is time before its outcome is known.
+    #[must_use]
+    pub fn usage_so_far(&self) -> GroupUsage {
+        let mut usage = GroupUsage {
+            cpu_micros: self.cpu_micros(),
+            ..GroupUsage::default()
+        };
+        if let Some((tree, dir)) = self.with(Controller::Memory) {
+            let peak = if tree.v2 {
+                c"memory.peak"
+            } else {
+                c"memory.max_usage_in_bytes"
+            };
+            usage.memory_peak_bytes = number(dir, peak);
+        }
         if let Some((tree, dir)) = self.with(Controller::Cpu)
             && let Ok(text) = file::read(dir, c"cpu.stat")
         {
