@@ -14,7 +14,7 @@ Examples:
 
 /// Bounded computers on lease: run a command in a sandbox, see how it ended, prove nothing is left.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, about, after_help = format!("{EXAMPLES}\n\n{}", crate::env::help()))]
+#[command(name = "leasehold", version, after_help = format!("{EXAMPLES}\n\n{}", crate::env::help()))]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
 pub(crate) struct Cli {
     /// What to do.
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Follow a run again, from its first byte
     Attach(AttachFlags),
     /// Keep untouched sandboxes parked, so that runs with the same limits start at once
-    Pool(PoolFlags),
+    Pool(Box<PoolFlags>),
     /// Find and remove what no live supervisor owns
     Sweep(SweepFlags),
     /// End the supervisor and every sandbox of it
@@ -125,6 +125,9 @@ Examples:
   leasehold run --workspace data:ro --artifact 'out/*.csv' --out . -- sh job.sh
   leasehold run -it -- bash")]
 pub(crate) struct RunFlags {
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
     /// Pass standard input on, even from a terminal
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
@@ -170,9 +173,6 @@ pub(crate) struct RunFlags {
     /// How strong the boundary must be.
     #[command(flatten)]
     pub(crate) boundary: BoundaryFlags,
-    /// The command and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
 }
 
 /// `leasehold show`.

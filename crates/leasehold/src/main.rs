@@ -14,19 +14,41 @@ mod voice;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
 use fault::Fault;
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    match dispatch(cli.command) {
         Ok(status) => status,
         Err(fault) => {
             voice::fault(&fault);
             ExitCode::from(fault.status())
         }
     }
+}
+
+/// Tells what is wrong with the flags, or the help that was asked for.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && !word.starts_with('-')
+        && std::env::args()
+            .nth(1)
+            .is_some_and(|command| command == "run")
+    {
+        voice::hint(&format!(
+            "the command comes after two dashes: leasehold run -- {word}"
+        ));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, Fault> {

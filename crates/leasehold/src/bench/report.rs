@@ -27,7 +27,24 @@ struct Host {
     build: &'static str,
     /// Load average of the minute before, when the bench began: what else the machine did.
     load: String,
+    /// File system of the records.
+    records_on: String,
     measured_unix_s: u64,
+}
+
+/// The kind of file system a directory is on: a busy disk is in every figure with a record in it.
+fn file_system(path: &std::path::Path) -> String {
+    let Ok(found) = rustix::fs::statfs(path) else {
+        return "unknown".to_owned();
+    };
+    match found.f_type {
+        0xef53 => "ext4".to_owned(),
+        0x0102_1994 => "tmpfs".to_owned(),
+        0x5846_5342 => "xfs".to_owned(),
+        0x9123_683e => "btrfs".to_owned(),
+        0x794c_7630 => "overlayfs".to_owned(),
+        other => format!("{other:#x}"),
+    }
 }
 
 /// Everything that was measured.
@@ -59,6 +76,7 @@ impl Report {
                 } else {
                     "release"
                 },
+                records_on: file_system(&std::env::temp_dir()),
                 load: load.split(' ').next().unwrap_or_default().to_owned(),
                 measured_unix_s: since.as_secs(),
             },
@@ -95,8 +113,14 @@ impl Report {
     pub(crate) fn page(&self) -> String {
         let host = &self.host;
         let mut text = format!(
-            "process backend · leasehold {} ({} build) · Linux {} · {} cores · {} user · load {}\n\n",
-            host.program, host.build, host.kernel, host.cores, host.user, host.load
+            "process backend · leasehold {} ({} build) · Linux {} · {} cores · {} user · load {} · records on {}\n\n",
+            host.program,
+            host.build,
+            host.kernel,
+            host.cores,
+            host.user,
+            host.load,
+            host.records_on
         );
         let _ = writeln!(
             text,
