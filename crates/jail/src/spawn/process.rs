@@ -1,12 +1,13 @@
 //! The spawner's own process: one thread, no exec, nothing but the template, the agent and a socket
 //! to the supervisor. It takes one order at a time and ends when the socket does.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, pidfd_send_signal};
 use rustix::thread::UnshareFlags;
@@ -20,6 +21,7 @@ use super::template::Template;
 use super::tree;
 use super::userns::{self, Blanks, Maker, RootlessIds};
 use super::wire::{self, Answer, Order, Progress};
+use crate::mount::{self, PLAIN};
 
 /// How long nobody must have ordered anything before a network namespace is made ahead.
 const IDLE: Duration = Duration::from_millis(3);
@@ -70,9 +72,7 @@ impl<'a> Spawner<'a> {
     fn set_up(start: &'a Start) -> Result<Self, Failed> {
         detach_from_supervisor(start).at(MakeStep::Descriptors)?;
         crate::sys::reset_signals().at(MakeStep::Descriptors)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let proc =
-            rustix::fs::openat(CWD, c"/proc", flags, Mode::empty()).at(MakeStep::TemplateRoot)?;
+        let proc = processes(start.maker).at(MakeStep::TemplateRoot)?;
         if let Maker::Rootless(ids) = start.maker {
             enter_own_user_namespace(start.socket.as_fd(), &proc, ids)?;
         }
@@ -336,7 +336,9 @@ fn standing(progress: BorrowedFd<'_>) -> Result<(Namespaces, bool, Vec<OwnedFd>)
             Progress::Standing { namespaces, copied } if fds.len() == 2 => {
                 stands = Some((namespaces, copied, fds));
             }
-            Progress::Standing { .. } => return Err(Errno::BADMSG).at(MakeStep::Answer),
+            Progress::Standing { .. } | Progress::Parked => {
+                return Err(Errno::BADMSG).at(MakeStep::Answer);
+            }
             Progress::Failed(failed) => return Err(failed),
         }
     }
@@ -344,6 +346,20 @@ fn standing(progress: BorrowedFd<'_>) -> Result<(Namespaces, bool, Vec<OwnedFd>)
         step: MakeStep::Died,
         errno: Errno::SRCH,
     })
+}
+
+/// A `/proc` in which the supervisor's ids mean what they mean to it and settings can be written. As
+/// root one of our own, attached nowhere: the host's may be read-only in part, as in a container.
+fn processes(maker: Maker) -> Result<OwnedFd, Errno> {
+    let options: [(&CStr, Option<&CStr>); 1] = [(c"source", Some(c"proc"))];
+    let attributes = PLAIN | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    match mount::create(c"proc", &options, attributes) {
+        Ok(own) if maker == Maker::Root => Ok(own),
+        Ok(_) | Err(_) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::openat(CWD, c"/proc", flags, Mode::empty())
+        }
+    }
 }
 
 fn die_with_supervisor(start: &Start) -> Result<(), Errno> {

@@ -76,7 +76,7 @@ type Shape = (Vec<u32>, u64);
 /// The template as the spawner holds it.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// The host's `/proc`, which shows processes under the ids the supervisor uses.
+    /// A `/proc` which shows processes under the ids the supervisor uses.
     pub(super) proc: OwnedFd,
     /// Whether the template itself shows that `/proc`, because an ordinary user can mount a new one
     /// only where an old one is in sight. A sandbox detaches it.
@@ -107,6 +107,11 @@ impl Template {
         } else {
             None
         };
+        // As the host shows them, which may be less than there is.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let shown = rustix::fs::openat(CWD, c"/proc", flags, Mode::empty()).at(MakeStep::Texts)?;
+        let cpuinfo = read(&shown, c"cpuinfo").at(MakeStep::Texts)?;
+        let stat = read(&shown, c"stat").at(MakeStep::Texts)?;
         unshare(UnshareFlags::NEWNS).at(MakeStep::MountNamespace)?;
         mount::make_private().at(MakeStep::MountNamespace)?;
         let root = build(rootless)?;
@@ -116,8 +121,6 @@ impl Template {
         let sealed = PLAIN | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
         mount::restrict(&root, Reach::One, sealed).at(MakeStep::TemplateRoot)?;
         pivot(&root).at(MakeStep::Pivot)?;
-        let cpuinfo = read(&proc, c"cpuinfo").at(MakeStep::Texts)?;
-        let stat = read(&proc, c"stat").at(MakeStep::Texts)?;
         Ok(Self {
             proc,
             shows_proc: rootless,
@@ -238,8 +241,8 @@ fn build(rootless: bool) -> Result<OwnedFd, Failed> {
 
     let options: [(&CStr, Option<&CStr>); 4] = [
         (c"source", Some(c"root")),
-        (c"size", Some(c"64m")),
-        (c"nr_inodes", Some(c"65536")),
+        (c"size", Some(c"256m")),
+        (c"nr_inodes", Some(c"262144")),
         (c"mode", Some(c"0755")),
     ];
     let attributes = PLAIN | MountAttrFlags::MOUNT_ATTR_NOEXEC;

@@ -14,6 +14,8 @@ use rustix::thread::UnshareFlags;
 
 use super::clone::{Bomb, Parent, Side, arrange, clone_process, end};
 use super::spec::{IdBlock, WORKLOAD_ID};
+use super::step::{Failed, MakeStep};
+use super::wire::{self, Progress};
 
 /// Namespaces kept ready, each by a parked process.
 const READY: usize = 4;
@@ -171,10 +173,18 @@ impl Blank {
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop(theirs);
-        // It says so when it has forbidden further namespaces; its end says it could not.
-        if super::wire::await_go(leash.as_fd()).is_err() {
+        // It says whether it has forbidden further namespaces.
+        let said = wire::receive_progress(leash.as_fd());
+        let failed = match said {
+            Ok(Some((Progress::Parked, _))) => None,
+            Ok(Some((Progress::Failed(failed), _))) => Some(failed.errno),
+            Ok(_) => Some(Errno::SRCH),
+            Err(errno) => Some(errno),
+        };
+        if let Some(errno) = failed {
+            pidfd_send_signal(&pidfd, Signal::KILL)?;
             waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
-            return Err(Errno::NOSPC);
+            return Err(errno);
         }
         let path = CString::new(format!("{pid}/ns/user")).map_err(|_| Errno::INVAL)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -190,11 +200,17 @@ impl Blank {
 
 /// The life of a parked process: one setting, then nothing until its leash ends.
 fn park(proc: BorrowedFd<'_>, leash: BorrowedFd<'_>) -> ! {
-    let forbidden = write_once(proc, "sys/user/max_user_namespaces".into(), "0")
-        .and_then(|()| super::wire::go(leash, &[]));
+    let said = match write_once(proc, "sys/user/max_user_namespaces".into(), "0") {
+        Ok(()) => Progress::Parked,
+        Err(errno) => Progress::Failed(Failed {
+            step: MakeStep::Ids,
+            errno,
+        }),
+    };
+    let told = wire::send_progress(leash, said, &[]);
     // Whatever else of the spawner's it holds would outlive the spawner.
-    if forbidden.is_ok() && arrange(&[leash], 0).is_ok() {
-        let _ = super::wire::await_go(super::clone::borrow_numbers(0, 0).0);
+    if told.is_ok() && arrange(&[leash], 0).is_ok() {
+        let _ = wire::await_go(super::clone::borrow_numbers(0, 0).0);
     }
     end(0)
 }

@@ -58,6 +58,8 @@ pub(super) enum Progress {
     },
     /// A step failed; it ends now.
     Failed(Failed),
+    /// Of a process that keeps a user namespace: it is as it should be.
+    Parked,
 }
 
 /// Waits until a socket has something or its end, or the moment is over (`false`).
@@ -287,6 +289,7 @@ pub(super) fn send_progress(
             out.namespaces(namespaces);
         }
         Progress::Failed(failed) => out.failed(1, failed),
+        Progress::Parked => out.words(&[2]),
     }
     send(socket, &out.0, fds)
 }
@@ -312,6 +315,7 @@ fn parse_progress(reader: &mut Reader) -> Option<Progress> {
             namespaces: reader.namespaces()?,
         },
         1 => Progress::Failed(reader.failed()?),
+        2 => Progress::Parked,
         _ => return None,
     })
 }
@@ -472,7 +476,7 @@ mod tests {
             namespaces,
             copied: true,
         };
-        for progress in [standing, Progress::Failed(failed)] {
+        for progress in [standing, Progress::Failed(failed), Progress::Parked] {
             send_progress(here.as_fd(), progress, &[]).unwrap();
             let (got, _) = receive_progress(there.as_fd()).unwrap().unwrap();
             assert_eq!(got, progress);
