@@ -43,6 +43,12 @@ fn await_stage(instance: &Instance, run: &Running, stage: &str) {
 fn kill(pid: u32) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
+    // Until it is gone it holds its lock, and a sweep rightly leaves alone what is owned.
+    until("a killed process to be gone", SOON, || {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        let gone = status.map_or(true, |text| text.contains(") Z "));
+        gone.then_some(())
+    });
 }
 
 #[test]
