@@ -166,10 +166,10 @@ fn clear() -> Vec<String> {
             Err(errno) => Err(errno),
             Ok(directory) => tree::empty(directory),
         };
-        if let Err(errno) = outcome {
-            if left.len() < LINES {
-                left.push(format!("{path}: {errno}"));
-            }
+        if let Err(errno) = outcome
+            && left.len() < LINES
+        {
+            left.push(format!("{path}: {errno}"));
         }
     }
     left

@@ -27,7 +27,7 @@ pub(super) const QUEUED_FRAMES: usize = 8;
 /// Bytes read from a process at once, hence of one output event before its base64.
 pub(super) const OUTPUT_PIECE: usize = 32 << 10;
 /// Quiet time after the end of a process after which its still open output is not waited for.
-pub(super) const QUIET_AFTER_EXIT: Duration = Duration::from_millis(250);
+pub(super) const QUIET_AFTER_EXIT: Duration = Duration::from_millis(500);
 /// Bytes taken from the output after the end of a process, at most.
 pub(super) const BYTES_AFTER_EXIT: usize = 4 << 20;
 /// Outputs that are read and dropped because something still holds them after the end.

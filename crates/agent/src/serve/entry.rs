@@ -96,7 +96,7 @@ fn permissions(mode: u32) -> String {
 }
 
 fn modified(stat: &Stat) -> String {
-    rfc3339(stat.st_mtime as i64, stat.st_mtime_nsec as u32)
+    rfc3339(stat.st_mtime, stat.st_mtime_nsec as u32)
 }
 
 /// A time as RFC 3339 writes it, in UTC. Times outside the years 1 to 9999 become the nearest one.

@@ -531,8 +531,8 @@ mod tests {
     /// In a child, since it moves the working directory.
     fn removed(path: &str) -> bool {
         let path = path.to_owned();
-        let status =
-            leasehold_jail::sys::spawn_child::<i32>(&[], || u8::from(remove(&path).is_err()));
+        let none: [OwnedFd; 0] = [];
+        let status = leasehold_jail::sys::spawn_child(&none, || u8::from(remove(&path).is_err()));
         let options = rustix::process::WaitOptions::empty();
         let waited = rustix::process::waitpid(Some(status.unwrap()), options).unwrap();
         waited.unwrap().1.exit_status() == Some(0)

@@ -35,7 +35,7 @@ const FORGOTTEN: Duration = Duration::from_secs(600);
 /// What the child said.
 enum Said {
     Started,
-    Event(FilesystemEvent),
+    Event(Box<FilesystemEvent>),
     Flushed,
     Failed(CallError),
 }
@@ -209,11 +209,13 @@ impl Kept {
     fn keep(&self, event: FilesystemEvent) {
         let mut events = self.events.borrow_mut();
         // A file that is written in pieces is still one file that was written.
-        if let Some(last) = events.back_mut() {
-            if last.kind == EventType::Write && event.kind == last.kind && event.name == last.name {
-                *last = event;
-                return;
-            }
+        if let Some(last) = events.back_mut()
+            && last.kind == EventType::Write
+            && event.kind == last.kind
+            && event.name == last.name
+        {
+            *last = event;
+            return;
         }
         if events.len() == bounds::KEPT_EVENTS {
             let most = bounds::KEPT_EVENTS;
@@ -254,7 +256,7 @@ async fn read(mut feed: Feed, kept: std::rc::Weak<Kept>, _seat: Seat) {
             return;
         };
         match said {
-            Said::Event(event) => kept.keep(event),
+            Said::Event(event) => kept.keep(*event),
             Said::Flushed => kept.flushes.set(kept.flushes.get() + 1),
             Said::Started => {}
             Said::Failed(error) => {

@@ -26,7 +26,8 @@ pub(crate) struct Agent {
     pub(crate) channel: UnixStream,
     /// Process id of the agent inside.
     pub(crate) pid: u32,
-    pub(crate) sandbox: Sandbox,
+    /// Held for its end.
+    _sandbox: Sandbox,
 }
 
 /// What came back.
@@ -84,7 +85,7 @@ impl Agent {
         Self {
             channel,
             pid,
-            sandbox,
+            _sandbox: sandbox,
         }
     }
 

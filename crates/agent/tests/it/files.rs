@@ -57,6 +57,16 @@ fn entries_are_told_as_the_wire_says() {
         .map(|entry| entry.name.as_str())
         .collect();
     assert_eq!(names, ["a.txt", "link", "lost", "sub"]);
+}
+
+#[test]
+fn the_tree_keeps_its_rules() {
+    if !able("the_tree_keeps_its_rules") {
+        return;
+    }
+    let agent = Agent::boot();
+    agent.upload("d/a.txt", b"hello");
+    agent.run("ln -s a.txt d/link");
     let made = filesystem(&agent, "MakeDir", &json!({"path": "x/y"}));
     assert_eq!(made.json::<EntryResponse>().entry.kind, FileType::Directory);
     for (method, message, code) in [

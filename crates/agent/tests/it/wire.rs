@@ -72,6 +72,15 @@ fn p93_hostile_messages_are_typed_errors() {
             String::from_utf8_lossy(&body)
         );
     }
+}
+
+#[test]
+fn p93_what_is_too_long_or_no_message_is_refused() {
+    if !able("p93_what_is_too_long_or_no_message_is_refused") {
+        return;
+    }
+    let agent = Agent::boot();
+    let start = "/process.Process/Start";
     let long = vec![b' '; (4 << 20) + 100];
     let code = stream_error(&agent, start, &long);
     assert_eq!(code, Code::ResourceExhausted);
@@ -238,9 +247,7 @@ fn the_token_is_needed_where_there_is_one() {
         return;
     }
     let agent = Agent::boot();
-    let inject = json!({"accessToken": "t0ken", "envs": {"SEEN": "yes"}, "files": [
-        {"path": "conf/x", "content": "aGk=", "mode": 0o600}
-    ]});
+    let inject = json!({"accessToken": "t0ken", "envs": {"SEEN": "yes"}});
     assert_eq!(agent.host("Inject", &inject).text(), "{}");
     assert_eq!(agent.ask("GET", "/health", &[], b"").status, 204);
     let token = "x-access-token: t0ken";
@@ -259,7 +266,31 @@ fn the_token_is_needed_where_there_is_one() {
     let metrics: Metrics = agent.ask("GET", "/metrics", &[token], b"").json();
     assert!(metrics.mem_total > 0 && metrics.cpu_count > 0 && metrics.disk_total > 0);
     assert!(metrics.ts > 1_600_000_000);
-    // Files: the token, or a signature of exactly this.
+    // The environment reaches processes; the host needs no token.
+    let start = json!({"process": {"cmd": "/bin/sh", "args": ["-c", "echo $SEEN $MORE"], "envs": {"MORE": "m"}}});
+    let stream = agent
+        .client()
+        .stream("/process.Process/Start", &[token], &start);
+    assert_eq!(stream.finish().stdout, "yes m\n");
+    assert_eq!(
+        agent
+            .open(Kind::Host)
+            .call("/process.Process/List", &[], &json!({}))
+            .status,
+        200
+    );
+}
+
+#[test]
+fn files_take_the_token_or_a_signature_of_exactly_this() {
+    if !able("files_take_the_token_or_a_signature_of_exactly_this") {
+        return;
+    }
+    let agent = Agent::boot();
+    let file = json!({"path": "conf/x", "content": "aGk=", "mode": 0o600});
+    let inject = json!({"accessToken": "t0ken", "files": [file]});
+    assert_eq!(agent.host("Inject", &inject).status, 200);
+    let token = "x-access-token: t0ken";
     assert_eq!(agent.download("conf/x").status, 401);
     assert_eq!(
         agent.ask("GET", "/files?path=conf/x", &[token], b"").text(),
@@ -304,19 +335,6 @@ fn the_token_is_needed_where_there_is_one() {
     assert_eq!(
         agent
             .ask("POST", &signed("new", "write", ""), &[raw], b"n")
-            .status,
-        200
-    );
-    // The environment reaches processes; the host needs no token.
-    let start = json!({"process": {"cmd": "/bin/sh", "args": ["-c", "echo $SEEN $MORE"], "envs": {"MORE": "m"}}});
-    let stream = agent
-        .client()
-        .stream("/process.Process/Start", &[token], &start);
-    assert_eq!(stream.finish().stdout, "yes m\n");
-    assert_eq!(
-        agent
-            .open(Kind::Host)
-            .call("/process.Process/List", &[], &json!({}))
             .status,
         200
     );

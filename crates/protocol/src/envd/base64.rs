@@ -15,7 +15,7 @@ pub struct Base64Error;
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = encode_unpadded(bytes);
-    while text.len() % 4 != 0 {
+    while !text.len().is_multiple_of(4) {
         text.push('=');
     }
     text
@@ -56,7 +56,7 @@ fn value(letter: u8) -> Result<u32, Base64Error> {
 pub fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
     let letters = text.as_bytes();
     let padding = letters.iter().rev().take_while(|b| **b == b'=').count();
-    if padding > 2 || (padding > 0 && letters.len() % 4 != 0) {
+    if padding > 2 || (padding > 0 && !letters.len().is_multiple_of(4)) {
         return Err(Base64Error);
     }
     let letters = &letters[..letters.len() - padding];

@@ -185,7 +185,7 @@ pub enum WatchEvent {
     /// The watch is in place. Always the first message.
     Start(Empty),
     /// Something changed.
-    Filesystem(FilesystemEvent),
+    Filesystem(Box<FilesystemEvent>),
     /// Nothing changed for the interval the caller named.
     Keepalive(Empty),
 }
@@ -234,11 +234,11 @@ mod tests {
 
     #[test]
     fn watch_events_have_the_shape_of_the_wire() {
-        let event = WatchEvent::Filesystem(FilesystemEvent {
+        let event = WatchEvent::Filesystem(Box::new(FilesystemEvent {
             name: "d/f".into(),
             kind: EventType::Chmod,
             entry: None,
-        });
+        }));
         let text = serde_json::to_string(&event).unwrap();
         assert_eq!(
             text,

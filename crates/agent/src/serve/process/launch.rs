@@ -320,12 +320,12 @@ impl Unproven {
 
 impl Drop for Unproven {
     fn drop(&mut self) {
-        if let Some(pid) = self.0 {
-            if let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-                let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-                let options = rustix::process::WaitOptions::empty();
-                let _ = rustix::process::waitpid(Some(pid), options);
-            }
+        if let Some(pid) = self.0
+            && let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        {
+            let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+            let options = rustix::process::WaitOptions::empty();
+            let _ = rustix::process::waitpid(Some(pid), options);
         }
     }
 }
