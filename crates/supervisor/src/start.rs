@@ -113,8 +113,9 @@ fn run(config: Config) -> Result<(), StartError> {
         agent: hold_agent(config.agent).map_err(StartError::Agent)?,
         rootless: (!root).then(rootless::find),
     };
-    // Before there is anything a fork should not have; afterwards nobody may read our memory.
-    let spawner = spawner_seed.start().map_err(StartError::Spawner)?;
+    // Before there is anything a fork should not have; afterwards nobody may read our memory. It
+    // builds its template while we look around.
+    let spawner = spawner_seed.begin().map_err(StartError::Spawner)?;
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let cgroups = Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?;
     let uids = open_registry().map_err(SweepError::Uids)?;
@@ -128,6 +129,7 @@ fn run(config: Config) -> Result<(), StartError> {
             report.images.len()
         ));
     }
+    spawner.await_ready().map_err(StartError::Spawner)?;
     let parts = Parts {
         host: look_at_host(cgroups.can(), cgroups.layout().word(), &spawner_seed),
         own_range: spawner_seed.block(),
@@ -162,10 +164,16 @@ pub(crate) struct SpawnerSeed {
 
 impl SpawnerSeed {
     pub(crate) fn start(&self) -> Result<Spawner, SpawnError> {
+        let spawner = self.begin()?;
+        spawner.await_ready()?;
+        Ok(spawner)
+    }
+
+    fn begin(&self) -> Result<Spawner, SpawnError> {
         // A duplicate of an open descriptor fails only when there are no more descriptors at all,
         // and then there is no spawner either.
         let agent = self.agent.try_clone().map_err(|_| SpawnError::Gone)?;
-        Spawner::start(SpawnerConfig {
+        Spawner::begin(SpawnerConfig {
             agent,
             rootless: self.rootless,
         })

@@ -74,14 +74,27 @@ pub struct Spawner {
 }
 
 impl Spawner {
-    /// Forks the spawner. It enters its namespaces, builds the template, closes every descriptor it
-    /// does not need, and waits for orders. It dies with the calling *thread* and with the handle.
+    /// Forks the spawner and waits until it takes orders.
     ///
-    /// Call it before there are other threads and before much memory is in use.
+    /// # Errors
+    /// As [`Spawner::begin`] and [`Spawner::await_ready`].
+    pub fn start(config: SpawnerConfig) -> Result<Self, SpawnError> {
+        let spawner = Self::begin(config)?;
+        // On failure the handle is dropped, which ends and reaps the process.
+        spawner.await_ready()?;
+        Ok(spawner)
+    }
+
+    /// Forks the spawner. It enters its namespaces, builds the template and closes every descriptor
+    /// it does not need, while the caller does something else. It dies with the calling *thread* and
+    /// with the handle.
+    ///
+    /// Call it before there are other threads and before much memory is in use, and
+    /// [`Spawner::await_ready`] before the first order.
     ///
     /// # Errors
     /// The step that failed; nothing is left then.
-    pub fn start(config: SpawnerConfig) -> Result<Self, SpawnError> {
+    pub fn begin(config: SpawnerConfig) -> Result<Self, SpawnError> {
         let maker = config.rootless.map_or(Maker::Root, Maker::Rootless);
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -100,18 +113,19 @@ impl Spawner {
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop(start);
-        let spawner = Self {
+        Ok(Self {
             pid,
             pidfd,
             socket: Some(ours),
             maker,
-        };
-        // On failure the handle is dropped, which ends and reaps the process.
-        spawner.await_ready()?;
-        Ok(spawner)
+        })
     }
 
-    fn await_ready(&self) -> Result<(), SpawnError> {
+    /// Waits until a spawner that was begun takes orders, and maps the ids of an ordinary user's.
+    ///
+    /// # Errors
+    /// The step of its set-up that failed; the handle is of no use then.
+    pub fn await_ready(&self) -> Result<(), SpawnError> {
         let until = Instant::now() + START_WAIT;
         loop {
             match self.answer(until, START_WAIT)? {
