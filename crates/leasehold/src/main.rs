@@ -40,7 +40,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && !word.starts_with('-')
-        && std::env::args()
+        && std::env::args_os()
             .nth(1)
             .is_some_and(|command| command == "run")
     {

@@ -140,7 +140,7 @@ fn a_terminal_is_joined_resized_and_given_back() {
     // The interrupt key belongs to the command inside.
     session.type_in(b"\x03");
     assert_eq!(session.status(), 130, "{}", session.seen());
-    assert!(session.seen().contains("signal 2") || session.seen().contains("exit status 130"));
+    session.await_seen("signal 2");
     assert!(session.in_line_mode(), "the terminal was not given back");
 }
 
