@@ -80,7 +80,8 @@ fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
 }
 
 fn close_range(first: RawFd, last: RawFd, flags: u32) -> io::Result<()> {
-    // SAFETY: only called in a fresh child for descriptors nobody there uses, or to set a flag.
+    // SAFETY: only called in a fresh child or program for descriptors nobody there uses, or to set a
+    // flag.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -98,6 +99,15 @@ fn close_range(first: RawFd, last: RawFd, flags: u32) -> io::Result<()> {
 /// As `close_range(2)`.
 pub fn close_on_exec_from(first: RawFd) -> io::Result<()> {
     close_range(first, RawFd::MAX, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// Closes every descriptor above the standard ones that came through exec. To be called at the start
+/// of the program, before anything else can have opened one.
+///
+/// # Errors
+/// As `close_range(2)`.
+pub fn close_inherited() -> io::Result<()> {
+    close_range(3, RawFd::MAX, 0)
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {

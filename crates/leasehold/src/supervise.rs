@@ -147,7 +147,13 @@ fn told(report: &SweepReport) -> String {
 }
 
 /// `leasehold supervisor`.
+///
+/// # Errors
+/// When nothing says where the directories are, or what the caller left open cannot be closed.
 pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<ExitCode, Fault> {
+    // A pipe or lock of the caller would be held for as long as we live.
+    leasehold_jail::sys::close_inherited()
+        .map_err(|error| Fault::host("cannot close the caller's descriptors").because(&error))?;
     Ok(leasehold_supervisor::main(leasehold_supervisor::Config {
         paths: place::paths()?,
         agent: AGENT,

@@ -4,6 +4,7 @@
 //! starters one wins and the other's child leaves with status 0, so starting is always safe. It
 //! leaves the caller's session by itself. Nothing here removes a lock or a socket.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -151,6 +152,8 @@ fn spawn(endpoint: &Endpoint) -> Result<Child, ClientError> {
     let log = open_log(&endpoint.log()).map_err(failed)?;
     Command::new(&endpoint.program)
         .args(&endpoint.args)
+        .env_clear()
+        .envs(own_variables(std::env::vars_os()))
         .env(STATE_DIR_VAR, &endpoint.state_dir)
         .env(RUN_DIR_VAR, &endpoint.run_dir)
         .current_dir("/")
@@ -159,6 +162,14 @@ fn spawn(endpoint: &Endpoint) -> Result<Child, ClientError> {
         .stderr(log)
         .spawn()
         .map_err(failed)
+}
+
+/// What the supervisor keeps of the caller's environment: our own variables. Tokens and proxies of the
+/// caller are nothing to it or to its children, which live on after the caller.
+fn own_variables(
+    all: impl Iterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    all.filter(|(name, _)| name.as_encoded_bytes().starts_with(b"LEASEHOLD_"))
 }
 
 fn open_log(path: &Path) -> std::io::Result<File> {
