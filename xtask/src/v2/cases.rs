@@ -88,6 +88,13 @@ fn end_to_end(guest: &mut Tree, cases: &mut Vec<Case>) -> Result<()> {
     step::output(&mut build)?;
     let binary = tree::target().join("debug/leasehold");
     pack::program(guest, &binary, "guest/leasehold")?;
+    // Every limit bites on v2, for root and for a user with a delegated subtree.
+    for who in ["root", "user"] {
+        let command = "/guest/leasehold doctor >/tmp/doctor-$(id -u); status=$?; \
+                       cat /tmp/doctor-$(id -u); test $status = 0 && \
+                       test $(grep -c '^  enforced ' /tmp/doctor-$(id -u)) = 10";
+        cases.push(case(&format!("doctor-{who}"), who, 120, command));
+    }
     pack::program(guest, &test_binary("leasehold-e2e", "it")?, "guest/it")?;
     let helpers = tree::target().join("e2e/helpers");
     if helpers.is_dir() {

@@ -31,6 +31,19 @@ const FILES: u32 = 32;
 const OUTPUT: u64 = 64 << 10;
 const WRITTEN: u64 = 1_000_000;
 
+/// What a breach came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Verdict {
+    /// It held; how.
+    Held(String),
+    /// It did not; what was seen.
+    Broke(String),
+    /// The command did not get as far as the limit.
+    Unclear(String),
+}
+
+use Verdict::{Broke, Held, Unclear};
+
 /// One limit to breach.
 struct Probe {
     what: &'static str,
@@ -38,7 +51,7 @@ struct Probe {
     ask: fn(&mut Limits),
     script: String,
     /// Whether it held, and what was seen.
-    judge: fn(&Seen) -> Result<String, String>,
+    judge: fn(&Seen) -> Verdict,
 }
 
 fn spec(ask: impl Fn(&mut Limits)) -> SandboxSpec {
@@ -140,12 +153,13 @@ fn verdict(
     facts: &Facts,
     what: &'static str,
     seen: Result<Seen, Fault>,
-    judge: impl Fn(&Seen) -> Result<String, String>,
+    judge: fn(&Seen) -> Verdict,
 ) -> Check {
     match seen {
         Ok(seen) => match judge(&seen) {
-            Ok(why) => limit(what, State::Enforced, why),
-            Err(why) => limit(what, State::NotEnforced, why).breaks(),
+            Held(why) => limit(what, State::Enforced, why),
+            Broke(why) => limit(what, State::NotEnforced, why).breaks(),
+            Unclear(why) => limit(what, State::Unclear, why).breaks(),
         },
         // Not promised: asked for, it is refused. That is the rule and no failure.
         Err(fault) if fault.chain().contains("cannot be enforced here") => {
@@ -168,8 +182,8 @@ fn probes() -> Vec<Probe> {
         Probe {
             what: "memory",
             ask: |limits| limits.memory_bytes = Limit::asked(MEMORY),
-            // 16 bytes doubled 24 times: 256 MiB.
-            script: format!("x=0123456789abcdef; {}", times(24, "x=$x$x")),
+            // One buffer of that size, filled.
+            script: format!("dd if=/dev/zero of=/dev/null bs={} count=1", 4 * MEMORY),
             judge: memory,
         },
         Probe {
@@ -255,7 +269,7 @@ fn hit(record: &RunRecord, which: Resource) -> Option<(u64, u64)> {
         .map(|hit| (hit.limit, hit.observed))
 }
 
-fn memory(seen: &Seen) -> Result<String, String> {
+fn memory(seen: &Seen) -> Verdict {
     let record = &seen.record;
     let peak = record.usage.memory_peak_bytes;
     let shown = peak.map_or_else(String::new, |peak| format!(", peak {}", format_bytes(peak)));
@@ -263,72 +277,68 @@ fn memory(seen: &Seen) -> Result<String, String> {
         &record.end,
         Some(EndReason::ResourceExceeded { hit, .. }) if hit.which == Resource::Memory
     );
-    if ended && peak.unwrap_or(0) <= MEMORY {
-        return Ok(format!("ended at {}{shown}", format_bytes(MEMORY)));
+    let bound = format_bytes(MEMORY);
+    let above = peak.unwrap_or(0) > MEMORY;
+    if ended && !above {
+        return Held(format!("ended at {bound}{shown}"));
     }
-    Err(format!(
-        "took 256 MiB and more with a limit of {}{shown}: {}",
-        format_bytes(MEMORY),
-        phrase(record)
-    ))
+    let end = phrase(record);
+    if above || record.end == Some(EndReason::Completed) {
+        let wanted = format_bytes(4 * MEMORY);
+        return Broke(format!(
+            "got {wanted} with a limit of {bound}{shown}: {end}"
+        ));
+    }
+    Unclear(format!("did not get as far as {bound}{shown}: {end}"))
 }
 
-fn denied(seen: &Seen, which: Resource) -> Result<String, String> {
+fn denied(seen: &Seen, which: Resource) -> Verdict {
     if !promised(&seen.record, which) {
-        return Err("asked for, and the contract does not promise it".to_owned());
+        return Broke("asked for, and the contract does not promise it".to_owned());
     }
-    match hit(&seen.record, which) {
-        Some((limit, _)) => Ok(format!("denied at {}", which.amount(limit))),
-        None => Err(format!(
-            "went beyond it and nothing was denied: {}",
-            phrase(&seen.record)
-        )),
+    let end = phrase(&seen.record);
+    match (hit(&seen.record, which), &seen.record.end) {
+        (Some((limit, _)), _) => Held(format!("denied at {}", which.amount(limit))),
+        (None, Some(EndReason::Completed)) => Broke(format!("went beyond it: {end}")),
+        (None, _) => Unclear(format!("nothing was denied, and yet: {end}")),
     }
 }
 
-/// A tenth above the share, and a tick of four milliseconds on each of two cores at the edges.
-fn cpu_rate(seen: &Seen) -> Result<String, String> {
+/// All that its sandbox used, over all the time there was one, since the share holds from its first
+/// process on. A tenth above it, and a tick of four milliseconds on each of two cores at the edges.
+fn cpu_rate(seen: &Seen) -> Verdict {
     let usage = &seen.record.usage;
-    let wall = usage.wall_micros.max(1);
     let Some(used) = usage.cpu_micros else {
-        return Err("processor time is not counted".to_owned());
+        return Broke("processor time is not counted".to_owned());
     };
-    let share = used as f64 / wall as f64;
-    let most = wall * u64::from(CPU_MILLI) / 1_000 * 11 / 10 + 8_000;
+    let whole = u64::try_from(seen.took.as_micros()).unwrap_or(u64::MAX);
+    let whole = whole.max(usage.wall_micros).max(1);
+    let most = whole * u64::from(CPU_MILLI) / 1_000 * 11 / 10 + 8_000;
     let text = format!(
-        "two spinners used {share:.3} cores of {:.3} for {}",
+        "two spinners used {:.3} cores of {:.3} for {}",
+        used as f64 / whole as f64,
         f64::from(CPU_MILLI) / 1_000.0,
-        format_micros(wall)
+        format_micros(usage.wall_micros)
     );
-    if used > most {
-        return Err(text);
-    }
-    match usage.throttled_micros {
-        Some(0) | None => Err(format!("{text}, and were never held back")),
-        Some(_) => Ok(text),
+    match (used > most, usage.throttled_micros) {
+        (true, _) => Broke(text),
+        (false, Some(0) | None) => Unclear(format!("{text}, and were never held back")),
+        (false, Some(_)) => Held(text),
     }
 }
 
-fn cpu_time(seen: &Seen) -> Result<String, String> {
-    let used = seen.record.usage.cpu_micros.unwrap_or(0);
+fn cpu_time(seen: &Seen) -> Verdict {
+    let used = format_micros(seen.record.usage.cpu_micros.unwrap_or(0));
+    let bound = Resource::CpuTime.amount(CPU_TIME_MS);
     match &seen.record.end {
         Some(EndReason::ResourceExceeded { hit, .. }) if hit.which == Resource::CpuTime => {
-            Ok(format!(
-                "ended after {} of {}",
-                format_micros(used),
-                Resource::CpuTime.amount(CPU_TIME_MS)
-            ))
+            Held(format!("ended after {used} of {bound}"))
         }
-        _ => Err(format!(
-            "used {} of {}: {}",
-            format_micros(used),
-            Resource::CpuTime.amount(CPU_TIME_MS),
-            phrase(&seen.record)
-        )),
+        _ => Broke(format!("used {used} of {bound}: {}", phrase(&seen.record))),
     }
 }
 
-fn wall(seen: &Seen) -> Result<String, String> {
+fn wall(seen: &Seen) -> Verdict {
     let took = seen.record.usage.wall_micros;
     let text = format!(
         "a command that ignores TERM ran {} of {}",
@@ -337,23 +347,25 @@ fn wall(seen: &Seen) -> Result<String, String> {
     );
     let ended = matches!(&seen.record.end, Some(EndReason::Timeout { .. }));
     if ended && took <= (SHORT_WALL_MS + 1_100) * 1_000 {
-        Ok(text)
+        Held(text)
     } else {
-        Err(format!("{text}: {}", phrase(&seen.record)))
+        Broke(format!("{text}: {}", phrase(&seen.record)))
     }
 }
 
-fn output(seen: &Seen) -> Result<String, String> {
+fn output(seen: &Seen) -> Verdict {
     let stream = seen.record.stdout;
     let text = format!(
         "{} of {} were kept",
         format_bytes(stream.kept),
         format_bytes(stream.written)
     );
-    if stream.kept <= OUTPUT && stream.truncated && stream.written == WRITTEN {
-        Ok(text)
+    if stream.kept > OUTPUT {
+        Broke(text)
+    } else if stream.truncated && stream.written == WRITTEN {
+        Held(text)
     } else {
-        Err(format!("{text}: {}", phrase(&seen.record)))
+        Unclear(format!("{text}: {}", phrase(&seen.record)))
     }
 }
 
@@ -420,19 +432,20 @@ fn network(ward: &mut Ward) -> Check {
     match ward.run(spec(|_| {}), shell(&script)) {
         Err(fault) => unclear(fault.chain()),
         Ok(seen) => match alone(&seen.stdout, listener.accept().is_ok()) {
-            Ok(why) => limit(WHAT, State::Enforced, why),
-            Err(why) => limit(WHAT, State::NotEnforced, why).breaks(),
+            Held(why) => limit(WHAT, State::Enforced, why),
+            Broke(why) => limit(WHAT, State::NotEnforced, why).breaks(),
+            Unclear(why) => limit(WHAT, State::Unclear, why).breaks(),
         },
     }
 }
 
 /// Judges what `/proc/net` inside showed, and whether our listener was reached.
-fn alone(shown: &str, reached: bool) -> Result<String, String> {
+fn alone(shown: &str, reached: bool) -> Verdict {
     if reached || shown.contains("CONNECTED") {
-        return Err("a listener on this host's loopback was reached".to_owned());
+        return Broke("a listener on this host's loopback was reached".to_owned());
     }
     let Some((devices, routes)) = shown.split_once("routes\n") else {
-        return Err("what is inside could not be read".to_owned());
+        return Unclear("what is inside could not be read".to_owned());
     };
     let names: Vec<&str> = devices
         .lines()
@@ -445,9 +458,9 @@ fn alone(shown: &str, reached: bool) -> Result<String, String> {
         .filter(|line| *line != "done")
         .count();
     if names == ["lo"] && routes == 0 && shown.ends_with("done\n") {
-        Ok("only its own loopback, no route; a listener of this host was not reached".to_owned())
+        Held("only its own loopback, no route; a listener of this host was not reached".to_owned())
     } else {
-        Err(format!("interfaces {}, {routes} routes", names.join(", ")))
+        Broke(format!("interfaces {}, {routes} routes", names.join(", ")))
     }
 }
 

@@ -230,24 +230,26 @@ impl Report {
     }
 
     fn verdict(&self) -> String {
-        let broken: Vec<&str> = self
-            .checks
-            .iter()
-            .filter(|check| check.breaks_a_promise)
-            .map(|check| check.what)
-            .collect();
+        let names = |want: fn(&Check) -> bool| {
+            let found: Vec<&str> = self
+                .checks
+                .iter()
+                .filter(|check| want(check))
+                .map(|check| check.what)
+                .collect();
+            found
+        };
+        let broken = names(|check| check.breaks_a_promise && check.state != State::Unclear);
         if !broken.is_empty() {
-            return format!(
-                "\nDo not rely on this host: {} does not hold.\n",
-                broken.join(", ")
-            );
+            let broken = broken.join(", ");
+            return format!("\nDo not rely on this host: {broken} does not hold.\n");
         }
-        let refused: Vec<&str> = self
-            .checks
-            .iter()
-            .filter(|check| check.state == State::Refused)
-            .map(|check| check.what)
-            .collect();
+        let unclear = names(|check| check.breaks_a_promise);
+        if !unclear.is_empty() {
+            let unclear = unclear.join(", ");
+            return format!("\nNot seen to hold on this host: {unclear}.\n");
+        }
+        let refused = names(|check| check.state == State::Refused);
         let mut text = "\nEverything that is promised here holds.".to_owned();
         if !refused.is_empty() {
             text.push_str(&format!(
