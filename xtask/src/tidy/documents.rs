@@ -64,6 +64,41 @@ fn there(document: &str, named: &str, exists: &dyn Fn(&str) -> bool) -> bool {
     exists(named) || exists(&format!("{folder}/{named}"))
 }
 
+/// Tests that the list of promises names exist.
+pub(super) fn named_tests(files: &[File]) -> Findings {
+    let Some(page) = files.iter().find(|file| file.path == "docs/SPEC.md") else {
+        return vec!["docs/SPEC.md: is not there".into()];
+    };
+    let tests: BTreeSet<&str> = files
+        .iter()
+        .filter(|file| file.path.ends_with(".rs"))
+        .flat_map(|file| file.text.split("fn ").skip(1))
+        .filter_map(|rest| {
+            rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                .next()
+        })
+        .collect();
+    let mut findings = Findings::new();
+    for (number, line) in lines(&page.text).filter(|(_, line)| line.starts_with('|')) {
+        // The last column holds the tests.
+        let cell = line
+            .trim_end_matches('|')
+            .rsplit('|')
+            .next()
+            .unwrap_or_default();
+        for word in cell.split('`').skip(1).step_by(2) {
+            let test = word.rsplit("::").next().unwrap_or(word);
+            if !test.contains(' ') && !tests.contains(test) {
+                findings.push(format!(
+                    "{}:{number}: names test {test}, which is not there",
+                    page.path
+                ));
+            }
+        }
+    }
+    findings
+}
+
 /// Subcommands that documents tell people to type exist.
 pub(super) fn named_commands(files: &[File]) -> Findings {
     let text_of = |path: &str| {
@@ -168,6 +203,26 @@ mod tests {
         for bad in ["see `GONE.md`", "(crates/gone)", "sh scripts/gone"] {
             assert_eq!(named_files(&page(bad), &exists).len(), 1, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_promise_without_its_test_is_found() {
+        let source = File::of("crates/a/tests/it/a.rs", "#[test]\nfn it_holds() {}\n");
+        let page = |cell: &str| {
+            let text =
+                format!("| no. | promise | shown by |\n|---|---|---|\n| A1 | `x` | {cell} |\n");
+            named_tests(&[source.clone(), File::of("docs/SPEC.md", &text)])
+        };
+        for good in [
+            "`it_holds`",
+            "`a::it_holds`",
+            "*pending*",
+            "`cargo xtask test-v2`",
+        ] {
+            assert!(page(good).is_empty(), "{good}");
+        }
+        assert_eq!(page("`it_holds`, `it_is_gone`").len(), 1);
+        assert_eq!(named_tests(&[source]).len(), 1);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(crate) fn run() -> Result<Tally> {
     for warning in sources::long(&files) {
         println!("warning: {warning}");
     }
-    let checks: [(&str, Findings); 13] = [
+    let checks: [(&str, Findings); 14] = [
         ("module docs", sources::without_doc(&files)),
         ("file sizes", sources::too_long(&files)),
         ("unsafe", sources::unsafe_outside(&files)),
@@ -68,6 +68,7 @@ pub(crate) fn run() -> Result<Tally> {
         ("duplicates", dependencies::duplicates(&metadata)),
         ("changelog", documents::changelog(&files)),
         ("named files", documents::named_files(&files, &exists)),
+        ("named tests", documents::named_tests(&files)),
         ("named commands", documents::named_commands(&files)),
         ("variables", variables::registered(&files)),
     ];

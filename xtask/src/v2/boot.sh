@@ -6,7 +6,7 @@ export PATH=/usr/bin:/usr/sbin:/bin:/sbin
 bb=/usr/bin/busybox
 
 if [ ! -e /moved ]; then
-    $bb mkdir /new && $bb mount -t tmpfs -o size=70%,mode=755 guest /new
+    $bb mkdir /new && $bb mount -t tmpfs -o size=70%,mode=755 root /new
     for entry in bin sbin lib lib64 usr etc home guest init plan; do
         $bb cp -a "/$entry" /new/
     done
@@ -32,8 +32,13 @@ stty -F /dev/ttyS1 -opost 2>/dev/null
 for module in /guest/modules/*.ko; do
     insmod "$module" || echo "::note module $module did not load"
 done
+# On a file system with changed owners, as most hosts have; a tmpfs cannot do that before Linux 6.3.
+if [ -x /usr/bin/mkfs.ext4 ]; then
+    truncate -s 1500M /disk.img
+    mkfs.ext4 -q -F /disk.img && mount -o loop /disk.img /tmp && chmod 1777 /tmp || echo "::note no disk"
+fi
 ip link set lo up
-hostname guest
+hostname v2host
 chown -R 1000:1000 /home/user
 mkdir -p /run/user/1000 && chown 1000:1000 /run/user/1000 && chmod 700 /run/user/1000
 

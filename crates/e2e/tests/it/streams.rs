@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use leasehold_e2e::{Instance, Running};
+use leasehold_e2e::{Instance, Running, patience};
 
 use crate::record::{assert_clean, assert_nothing_left};
 
@@ -71,13 +71,14 @@ fn a_held_pipe_does_not_hold_the_run() {
 #[test]
 fn a_flood_is_counted_to_the_byte_and_does_not_fill_memory() {
     let instance = Instance::new();
-    let flood = "head -c 300000000 /dev/zero";
+    let bytes = 300_000_000 / patience();
+    let flood = format!("head -c {bytes} /dev/zero");
     let outcome = instance
-        .sh(&["--output-limit", "1M", "--timeout", "60s"], flood)
+        .sh(&["--output-limit", "1M", "--timeout", "60s"], &flood)
         .status_is(0);
     assert_eq!(outcome.stdout_bytes, 1 << 20);
     let record = instance.last_record();
-    assert_eq!(record["stdout"]["written"], 300_000_000, "{record:#}");
+    assert_eq!(record["stdout"]["written"], bytes, "{record:#}");
     if let Some(pid) = instance.supervisor() {
         let peak = peak_kib(pid);
         assert!(peak < 64 << 10, "the supervisor's peak is {peak} KiB");
@@ -142,7 +143,7 @@ fn a_vanished_reader_leaves_a_complete_record() {
     child.stdout.take().unwrap().read_exact(&mut few).unwrap();
     let record = instance.last_record();
     assert_clean(&record);
-    let end = Instant::now() + SOON * leasehold_e2e::patience();
+    let end = Instant::now() + SOON * patience();
     while child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < end, "the command line did not end");
         std::thread::sleep(Duration::from_millis(20));

@@ -45,7 +45,12 @@ fn memory_is_that_of_the_limit() {
         .and_then(|word| word.parse().ok())
         .unwrap_or(0);
     assert!(kib > 0 && kib <= MEMORY_KIB, "{told}");
-    let free = said(&instance, &[], "free -k | grep ^Mem: || true");
+    // The free of busybox asks the kernel instead of the file; see the gap in `docs/SPEC.md`.
+    let free = said(
+        &instance,
+        &[],
+        "free -V 2>/dev/null | grep -q procps && free -k | grep ^Mem: || true",
+    );
     if let Some(total) = free.split_whitespace().nth(1) {
         assert!(
             total.parse::<u64>().is_ok_and(|kib| kib <= MEMORY_KIB),
