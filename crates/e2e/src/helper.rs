@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use sha2::{Digest, Sha256};
 
@@ -27,7 +28,9 @@ pub fn c_helper(name: &str, source: &str) -> Option<PathBuf> {
     }
     let compiler = crate::skips::which("gcc")?;
     std::fs::create_dir_all(&folder).expect("make the helpers' folder");
-    let unique = format!("{}.{}", program.display(), std::process::id());
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    let unique = format!("{}.{}-{turn}", program.display(), std::process::id());
     let text = format!("{unique}.c");
     std::fs::write(&text, source).expect("write the helper's source");
     let compiled = Command::new(compiler)

@@ -15,17 +15,17 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A terminal that a test holds the other side of, and the call in it.
-struct Session {
+pub(crate) struct Session {
     /// What the person types goes in here.
     keyboard: File,
     /// The side of the call; kept so that its settings can be looked at.
-    terminal: OwnedFd,
+    pub(crate) terminal: OwnedFd,
     seen: Arc<Mutex<Vec<u8>>>,
     child: Child,
 }
 
 impl Session {
-    fn start(instance: &Instance, args: &[&str]) -> Self {
+    pub(crate) fn start(instance: &Instance, args: &[&str]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
             .expect("open a terminal");
         grantpt(&master).expect("grant it");
@@ -59,18 +59,18 @@ impl Session {
         }
     }
 
-    fn seen(&self) -> String {
+    pub(crate) fn seen(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().expect("lock")).into_owned()
     }
 
     #[track_caller]
-    fn await_seen(&self, text: &str) {
+    pub(crate) fn await_seen(&self, text: &str) {
         until(&format!("`{text}` on the terminal"), PATIENCE, || {
             self.seen().contains(text).then_some(())
         });
     }
 
-    fn type_in(&mut self, text: &[u8]) {
+    pub(crate) fn type_in(&mut self, text: &[u8]) {
         self.keyboard.write_all(text).expect("type");
     }
 
@@ -87,7 +87,7 @@ impl Session {
     }
 
     #[track_caller]
-    fn status(&mut self) -> i32 {
+    pub(crate) fn status(&mut self) -> i32 {
         let status = until("the end of the call", PATIENCE, || {
             self.child.try_wait().expect("wait")
         });
