@@ -230,7 +230,7 @@ impl Server {
         let run = record.run.clone();
         let blank = match blank {
             Some(blank) => Ok(blank),
-            None => self.records.blank(&record.sandbox),
+            None => self.records.blank(&record.sandbox, &mut self.spares),
         };
         let recorded = blank.and_then(|blank| self.records.begin(blank, &record));
         let (folder, files) = recorded.map_err(|error| match error {

@@ -225,7 +225,7 @@ impl Server {
         if run.held {
             return;
         }
-        match run.folder.write_last(&run.record) {
+        match run.folder.write_last(&run.record, &mut self.spares) {
             Ok(()) => self.records.close(&run.record.run),
             Err(error) => log::failure("a record could not be completed", &error),
         }

@@ -7,13 +7,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use leasehold_core::id::{RunId, SandboxId};
 use rustix::fs::{AtFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
-use crate::paths::{Paths, open_directory, read_file, replace};
+use crate::paths::{Paths, open_directory, read_file, replace, write_whole};
+use crate::spare::Spares;
 
 const ENTRY_MAX: usize = 64 << 10;
 
@@ -64,10 +65,27 @@ impl Ledger {
         })
     }
 
-    /// Where the entry of a sandbox is, for the registry of uid leases.
+    /// The directory, which is what a uid lease of one of its sandboxes names.
     #[must_use]
-    pub fn path_of(&self, sandbox: &SandboxId) -> PathBuf {
-        self.path.join(file_name(sandbox))
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the first entry of a sandbox.
+    ///
+    /// # Errors
+    /// When there is one, or the file system refuses.
+    pub(crate) fn enter(&self, entry: &Entry, spares: &mut Spares) -> io::Result<()> {
+        let bytes = serde_json::to_vec(entry).map_err(io::Error::other)?;
+        let name = file_name(&entry.sandbox);
+        spares
+            .put(&self.directory, &name, |file| write_whole(file, &bytes))
+            .map(drop)
+    }
+
+    /// Removes an entry and keeps its file for another. Idempotent.
+    pub(crate) fn retire(&self, sandbox: &SandboxId, spares: &mut Spares) -> io::Result<()> {
+        spares.take(&self.directory, &file_name(sandbox))
     }
 
     /// Writes an entry in place of the one before.
@@ -152,6 +170,9 @@ mod tests {
             written_unix_ms: 8,
             stuck: false,
         };
+        let mut spares = Spares::open(&paths).unwrap();
+        ledger.enter(&entry, &mut spares).unwrap();
+        assert!(ledger.enter(&entry, &mut spares).is_err());
         ledger.write(&entry).unwrap();
         assert_eq!(ledger.entries().unwrap(), std::slice::from_ref(&entry));
         let name = format!("{}.json", entry.sandbox);
@@ -160,7 +181,8 @@ mod tests {
         assert_eq!(damaged.len(), 1);
         assert_eq!(damaged[0].sandbox, entry.sandbox);
         assert!(damaged[0].image, "a damaged entry may hold anything");
-        ledger.remove(&entry.sandbox).unwrap();
+        ledger.retire(&entry.sandbox, &mut spares).unwrap();
+        ledger.retire(&entry.sandbox, &mut spares).unwrap();
         ledger.remove(&entry.sandbox).unwrap();
         assert_eq!(ledger.entries().unwrap(), []);
     }

@@ -28,6 +28,7 @@ mod sandbox;
 mod scratch;
 mod server;
 mod source;
+mod spare;
 mod spool;
 mod start;
 mod step;

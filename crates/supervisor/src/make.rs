@@ -300,13 +300,18 @@ impl Server {
         let failed = |error: io::Error| stopped("it could not be entered in the ledger", &error);
         let Some(uids) = &mut self.uids else {
             sandbox.uid_range = self.own_range;
-            return self.ledger.write(&entry).map_err(failed);
+            return self.ledger.enter(&entry, &mut self.spares).map_err(failed);
         };
-        let path = self.ledger.path_of(&sandbox.id);
-        for _ in 0..LEASE_ATTEMPTS {
+        for attempt in 0..LEASE_ATTEMPTS {
             entry.uid_base = uids.candidate();
-            self.ledger.write(&entry).map_err(failed)?;
-            if uids.lease(&path).map_err(failed)? {
+            if attempt == 0 {
+                self.ledger
+                    .enter(&entry, &mut self.spares)
+                    .map_err(failed)?;
+            } else {
+                self.ledger.write(&entry).map_err(failed)?;
+            }
+            if uids.lease().map_err(failed)? {
                 sandbox.uid_range = (entry.uid_base, uids::BLOCK);
                 sandbox.leased = true;
                 return Ok(());

@@ -170,6 +170,12 @@ impl Paths {
         self.state.join("ledger")
     }
 
+    /// Small files that wait to be used again.
+    #[must_use]
+    pub fn spare(&self) -> PathBuf {
+        self.state.join("spare")
+    }
+
     /// Disk images of sandboxes.
     #[must_use]
     pub fn scratch(&self) -> PathBuf {
@@ -189,6 +195,7 @@ impl Paths {
             self.runs(),
             self.open_runs(),
             self.blank_runs(),
+            self.spare(),
             self.ledger(),
             self.scratch(),
         ];
@@ -313,6 +320,17 @@ pub(crate) fn replace(directory: &OwnedFd, name: &str, bytes: &[u8]) -> io::Resu
     }
     drop(file);
     renameat(directory, &temporary, directory, name)?;
+    Ok(())
+}
+
+/// Writes from the start of a file and cuts it there.
+pub(crate) fn write_whole(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < bytes.len() {
+        at += rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes[at..], at as u64))?;
+    }
+    // Not opened with truncation: a file system may flush such a file when it is closed.
+    rustix::fs::ftruncate(file, bytes.len() as u64)?;
     Ok(())
 }
 

@@ -297,7 +297,7 @@ impl Server {
                 pool.making.push(slot);
                 if let Some(sandbox) = self.sandboxes.get_mut(&slot) {
                     // Without it the run makes its own, later and slower.
-                    sandbox.blank = self.records.blank(&sandbox.id).ok();
+                    sandbox.blank = self.records.blank(&sandbox.id, &mut self.spares).ok();
                 }
             }
             Err(why) => {

@@ -16,11 +16,12 @@ use std::os::fd::OwnedFd;
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::record::RunRecord;
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, ftruncate, linkat, mkdirat, openat, renameat_with, unlinkat,
+    AtFlags, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with, unlinkat,
 };
-use rustix::io::{Errno, pwrite};
+use rustix::io::Errno;
 
-use crate::paths::{Paths, open_directory, read_file, replace};
+use crate::paths::{Paths, open_directory, read_file, replace, write_whole};
+use crate::spare::Spares;
 
 /// Most bytes of a record that is read back.
 const RECORD_MAX: usize = 16 << 20;
@@ -110,9 +111,13 @@ impl Records {
     }
 
     /// Makes a directory for the run a sandbox may have one day.
-    pub(crate) fn blank(&self, sandbox: &SandboxId) -> Result<Blank, RecordError> {
+    pub(crate) fn blank(
+        &self,
+        sandbox: &SandboxId,
+        spares: &mut Spares,
+    ) -> Result<Blank, RecordError> {
         let name = sandbox.as_str();
-        let make = || -> io::Result<Blank> {
+        let mut make = || -> io::Result<Blank> {
             let blank = self.blank.as_ref().ok_or(io::ErrorKind::NotFound)?;
             mkdirat(blank, name, Mode::from_raw_mode(0o700))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -124,7 +129,7 @@ impl Records {
             Ok(Blank {
                 name: name.to_owned(),
                 record: file(RECORD)?,
-                next: file(NEXT)?,
+                next: spares.put(&directory, NEXT, |_| Ok(()))?,
                 spools: [file(SPOOLS[0])?, file(SPOOLS[1])?],
                 directory,
             })
@@ -296,17 +301,6 @@ fn to_bytes(record: &RunRecord) -> Result<Vec<u8>, serde_json::Error> {
     Ok(bytes)
 }
 
-/// Writes from the start of a file and cuts it there.
-fn write_whole(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    let mut at = 0;
-    while at < bytes.len() {
-        at += rustix::io::retry_on_intr(|| pwrite(file, &bytes[at..], at as u64))?;
-    }
-    // Not opened with truncation: a file system may flush such a file when it is closed.
-    ftruncate(file, bytes.len() as u64)?;
-    Ok(())
-}
-
 impl RunFolder {
     /// Writes the record in place of the one before.
     ///
@@ -346,12 +340,18 @@ impl RunFolder {
     ///
     /// # Errors
     /// As [`RunFolder::write`].
-    pub(crate) fn write_last(&mut self, record: &RunRecord) -> Result<(), RecordError> {
+    pub(crate) fn write_last(
+        &mut self,
+        record: &RunRecord,
+        spares: &mut Spares,
+    ) -> Result<(), RecordError> {
         self.write(record)?;
-        if self.files.take().is_some() {
-            let _ = unlinkat(&self.directory, NEXT, AtFlags::empty());
+        match self.files.take() {
+            Some(_) => spares
+                .take(&self.directory, NEXT)
+                .map_err(|source| failed("tidying", &record.run, source)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn read(&self, run: &RunId) -> Result<Option<RunRecord>, RecordError> {
@@ -423,7 +423,9 @@ mod tests {
         let records = Records::open(&paths).unwrap();
         let other = SandboxId::from_entropy(&[9; 13]);
         let mut first = record(1);
-        let begin = |record: &RunRecord| records.begin(records.blank(&other).unwrap(), record);
+        let mut spares = Spares::open(&paths).unwrap();
+        let mut begin =
+            |record: &RunRecord| records.begin(records.blank(&other, &mut spares).unwrap(), record);
         let (mut folder, _spools) = begin(&first).unwrap();
         assert!(matches!(begin(&first), Err(RecordError::Exists(_))));
         assert_eq!(records.unfinished().unwrap(), [first.run.clone()]);
@@ -436,7 +438,8 @@ mod tests {
         folder.write(&first).unwrap();
         assert_eq!(records.read(&first.run).unwrap().unwrap(), first);
         first.end = Some(EndReason::Completed);
-        folder.write_last(&first).unwrap();
+        let mut others = Spares::open(&paths).unwrap();
+        folder.write_last(&first, &mut others).unwrap();
         records.close(&first.run);
         records.close(&first.run);
         assert_eq!(records.unfinished().unwrap(), []);
@@ -456,9 +459,10 @@ mod tests {
         let paths = Paths::new(&place.path().join("state"), &place.path().join("run"));
         paths.create().unwrap();
         let records = Records::open(&paths).unwrap();
+        let mut spares = Spares::open(&paths).unwrap();
         for letter in [3, 200, 77] {
             let record = record(letter);
-            let blank = records.blank(&record.sandbox).unwrap();
+            let blank = records.blank(&record.sandbox, &mut spares).unwrap();
             records.begin(blank, &record).unwrap();
         }
         let newest: Vec<u64> = records

@@ -221,7 +221,7 @@ impl Server {
         if self.failpoints.fault("uids") {
             return residue("uids", false, "release failed by a test's wish");
         }
-        match uids.release(base, &self.ledger.path_of(&sandbox.id)) {
+        match uids.give_back(base) {
             true => residue("uids", true, "the block was given back"),
             false => residue("uids", false, "the block could not be given back"),
         }
@@ -229,7 +229,7 @@ impl Server {
 
     fn close_entry(&mut self, sandbox: &crate::sandbox::Sandbox, clean: bool) {
         if clean {
-            if let Err(error) = self.ledger.remove(&sandbox.id) {
+            if let Err(error) = self.ledger.retire(&sandbox.id, &mut self.spares) {
                 log::failure("a ledger entry could not be removed", &error);
             }
             return;

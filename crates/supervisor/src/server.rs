@@ -25,6 +25,7 @@ use crate::records::Records;
 use crate::run::Run;
 use crate::sandbox::{Role, Sandbox};
 use crate::source::{Happening, Key, Source, Sources};
+use crate::spare::Spares;
 use crate::start::SpawnerSeed;
 use crate::timer::Timers;
 use crate::uids::Uids;
@@ -85,6 +86,7 @@ pub(crate) struct Server {
     pub(crate) spawner: Spawner,
     pub(crate) ledger: Ledger,
     pub(crate) records: Records,
+    pub(crate) spares: Spares,
     /// Absent for an ordinary user.
     pub(crate) uids: Option<Uids>,
     /// The one range of an ordinary user.
@@ -125,6 +127,7 @@ pub(crate) struct Parts {
     pub(crate) spawner: Spawner,
     pub(crate) ledger: Ledger,
     pub(crate) records: Records,
+    pub(crate) spares: Spares,
     pub(crate) uids: Option<Uids>,
     pub(crate) own_range: (u32, u32),
     pub(crate) null: OwnedFd,
@@ -157,6 +160,7 @@ impl Server {
             spawner: parts.spawner,
             ledger: parts.ledger,
             records: parts.records,
+            spares: parts.spares,
             uids: parts.uids,
             own_range: parts.own_range,
             null: parts.null,
@@ -341,6 +345,9 @@ impl Server {
             let _ = std::fs::remove_file(self.paths.socket());
         }
         self.cgroups.remove_base();
+        if let Some(uids) = &mut self.uids {
+            uids.close();
+        }
     }
 
     /// Waits for the spawner's answers and for its end.

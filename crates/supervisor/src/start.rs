@@ -27,6 +27,7 @@ use crate::records::Records;
 use crate::rootless;
 use crate::scratch;
 use crate::server::{FDS_PER_SANDBOX, Parts, Server};
+use crate::spare::Spares;
 use crate::sweep::{SweepError, open_registry, sweep_locked};
 
 /// Descriptors the supervisor keeps for itself.
@@ -118,7 +119,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let spawner = spawner_seed.begin().map_err(StartError::Spawner)?;
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let cgroups = Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?;
-    let uids = open_registry().map_err(SweepError::Uids)?;
+    let uids = open_registry(&paths).map_err(SweepError::Uids)?;
     let (report, stuck) = sweep_locked(&paths, &lock, &cgroups, uids.as_ref(), false)?;
     if !report.nothing() {
         log::line(&format!(
@@ -136,6 +137,7 @@ fn run(config: Config) -> Result<(), StartError> {
         cores: own_cores(),
         ledger: Ledger::open(&paths).map_err(SweepError::Ledger)?,
         records: Records::open(&paths).map_err(SweepError::from)?,
+        spares: Spares::open(&paths).map_err(io_error("opening the spare files"))?,
         null: open_null().map_err(io_error("opening the null device"))?,
         listener: listen(&paths)?,
         cgroups,

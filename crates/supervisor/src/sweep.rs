@@ -6,7 +6,7 @@
 //! is idempotent and converges from any half-made state (invariant I11). With nothing to do it costs a
 //! few directory reads.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -112,18 +112,19 @@ pub fn sweep(paths: &Paths, dry_run: bool) -> Result<SweepReport, SweepError> {
         });
     };
     let cgroups = Cgroups::discover(paths.instance()).map_err(SweepError::Cgroups)?;
-    let registry = open_registry().map_err(SweepError::Uids)?;
+    let registry = open_registry(paths).map_err(SweepError::Uids)?;
     let (report, _) = sweep_locked(paths, &lock, &cgroups, registry.as_ref(), dry_run)?;
     cgroups.remove_base();
     Ok(report)
 }
 
 /// The host's registry of uid blocks; none for an ordinary user.
-pub(crate) fn open_registry() -> io::Result<Option<Uids>> {
-    if geteuid().is_root() {
-        return Uids::open(Path::new(uids::REGISTRY)).map(Some);
+pub(crate) fn open_registry(paths: &Paths) -> io::Result<Option<Uids>> {
+    if !geteuid().is_root() {
+        return Ok(None);
     }
-    Ok(None)
+    let (registry, holders) = (Path::new(uids::REGISTRY), Path::new(uids::HOLDERS));
+    Uids::open(registry, holders, &paths.ledger()).map(Some)
 }
 
 /// Sweeps as the holder of the lock. Also returns the entries that did not go.
@@ -350,7 +351,7 @@ impl Sweeper<'_> {
         if !clean {
             return residue("uids", false, "the block is quarantined with what is left");
         }
-        match registry.release(entry.uid_base, &self.ledger.path_of(&entry.sandbox)) {
+        match registry.release(entry.uid_base) {
             true => residue("uids", true, "the block is given back"),
             false => residue("uids", false, "the block could not be given back"),
         }
@@ -366,18 +367,23 @@ impl Sweeper<'_> {
         self.stray_images(entries, dry_run, report);
         self.stray_groups(entries, dry_run, report);
         let Some(registry) = self.uids else { return };
-        let orphans = registry.orphans().unwrap_or_default();
-        if orphans.is_empty() {
+        if !dry_run {
+            registry.tidy();
+        }
+        let mut suspects = registry.suspects().unwrap_or_default();
+        // Those of entries that did not go are quarantined.
+        let kept = self.ledger.entries().unwrap_or_default();
+        suspects.retain(|lease| !kept.iter().any(|entry| entry.uid_base == lease.base));
+        if suspects.is_empty() {
             return;
         }
-        let used =
-            blocks_in_use().unwrap_or_else(|_| HashSet::from_iter(orphans.iter().map(|o| o.base)));
-        for orphan in orphans
+        let Ok(used) = blocks_in_use() else { return };
+        for lease in suspects
             .into_iter()
-            .filter(|orphan| !used.contains(&orphan.base))
+            .filter(|lease| !used.contains(&lease.base))
         {
-            if dry_run || registry.release(orphan.base, &orphan.holder) {
-                report.uid_blocks.push(orphan.base);
+            if dry_run || registry.give_back(lease.base) {
+                report.uid_blocks.push(lease.base);
             }
         }
     }

@@ -1,15 +1,15 @@
 //! Leases of host user id blocks, so that no two sandboxes of this host share one (H02).
 //!
-//! The registry is one directory for all instances of root: a file per leased block, made with
-//! `O_EXCL`, whose content is the path of the ledger entry that holds it. A block is given back only
-//! after a clean removal; a block whose ledger entry is gone with its whole state directory is freed
-//! by a sweep once no process has an id of it. An ordinary user has no registry: its one sub-uid
-//! range is shared by all its sandboxes.
+//! The registry is one directory for all instances of root, with an entry per leased block. An
+//! entry is a further name of a file that says whose ledger the sandbox is in, so that a lease costs
+//! no new file and taking one is atomic. A block is given back only after a clean removal; one whose
+//! ledger is gone with its whole state directory is freed by a sweep once no process has an id of
+//! it. An ordinary user has no registry: its one sub-uid range is shared by all its sandboxes.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Ids of one block.
@@ -21,31 +21,43 @@ pub const BLOCKS: u32 = 0x1fff;
 
 /// Where root's registry is.
 pub const REGISTRY: &str = "/run/leasehold-uids";
+/// Where the files are that its entries are names of. On the same file system.
+pub const HOLDERS: &str = "/run/leasehold-holders";
 
-/// A registry of blocks.
+/// A registry of blocks, as one holder sees it.
 #[derive(Debug)]
 pub struct Uids {
-    directory: PathBuf,
+    registry: PathBuf,
+    holders: PathBuf,
+    /// The ledger of the holder.
+    ledger: PathBuf,
+    /// The file that says so, once there was a lease.
+    holder: Option<PathBuf>,
     next: u32,
 }
 
 impl Uids {
-    /// Opens the registry of the host, making it when it is not there.
+    /// Opens the registry for the sandboxes of a ledger, making it when it is not there.
     ///
     /// # Errors
     /// When it cannot be made or belongs to somebody else.
-    pub fn open(directory: &Path) -> io::Result<Self> {
-        match DirBuilder::new().mode(0o700).create(directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        let found = fs::symlink_metadata(directory)?;
-        let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-        if !ours || found.mode() & 0o022 != 0 {
-            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    pub fn open(registry: &Path, holders: &Path, ledger: &Path) -> io::Result<Self> {
+        for directory in [registry, holders] {
+            match DirBuilder::new().mode(0o700).create(directory) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            let found = fs::symlink_metadata(directory)?;
+            let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+            if !ours || found.mode() & 0o022 != 0 {
+                return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+            }
         }
         Ok(Self {
-            directory: directory.to_owned(),
+            registry: registry.to_owned(),
+            holders: holders.to_owned(),
+            ledger: ledger.to_owned(),
+            holder: None,
             next: std::process::id() % BLOCKS,
         })
     }
@@ -56,49 +68,59 @@ impl Uids {
         FIRST + self.next * BLOCK
     }
 
-    /// Leases the candidate for a ledger entry. `false` when it is taken: another is the candidate
-    /// then. The next call in either case tries another block, so that a block rests after its use.
+    /// Leases the candidate. `false` when it is taken. Either way another block is the candidate
+    /// afterwards, so that a block rests after its use.
     ///
     /// # Errors
     /// When the registry cannot be written.
-    pub fn lease(&mut self, ledger_entry: &Path) -> io::Result<bool> {
-        let path = self.directory.join(file_name(self.candidate()));
+    pub fn lease(&mut self) -> io::Result<bool> {
+        let entry = self.entry(self.candidate());
         self.next = (self.next + 1) % BLOCKS;
-        match OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-        {
-            Ok(mut file) => {
-                file.write_all(ledger_entry.as_os_str().as_encoded_bytes())?;
-                Ok(true)
+        let holder = match &self.holder {
+            Some(holder) => holder,
+            None => {
+                // Two processes may have one number where containers share the registry, and a file
+                // that is written twice would change what its other names say.
+                let path = self.holders.join(crate::calls::new_sandbox_id().as_str());
+                let mut file = fs::File::create_new(&path)?;
+                file.write_all(self.ledger.as_os_str().as_encoded_bytes())?;
+                self.holder.insert(path)
             }
+        };
+        match fs::hard_link(holder, entry) {
+            Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Gives a block back, if `ledger_entry` holds it. Idempotent. Returns whether it is free of
-    /// that entry now.
-    pub fn release(&self, base: u32, ledger_entry: &Path) -> bool {
-        let path = self.directory.join(file_name(base));
-        match fs::read(&path) {
-            Ok(holder) if holder == ledger_entry.as_os_str().as_encoded_bytes() => {
-                fs::remove_file(&path).is_ok()
+    /// Gives back a block that was leased here. Idempotent. Returns whether it is free.
+    pub fn give_back(&self, base: u32) -> bool {
+        match fs::remove_file(self.entry(base)) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Gives back a block if this ledger holds it, whoever leased it. Idempotent. Returns whether it
+    /// is not held by this ledger any more.
+    pub fn release(&self, base: u32) -> bool {
+        match fs::read(self.entry(base)) {
+            Ok(holder) if holder == self.ledger.as_os_str().as_encoded_bytes() => {
+                self.give_back(base)
             }
             Ok(_) => true,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 
-    /// Leases whose ledger entry does not exist.
+    /// Leases whose ledger does not exist, and those of this ledger.
     ///
     /// # Errors
     /// When the registry cannot be read.
-    pub fn orphans(&self) -> io::Result<Vec<Orphan>> {
-        let mut orphans = Vec::new();
-        for entry in fs::read_dir(&self.directory)? {
+    pub fn suspects(&self) -> io::Result<Vec<Suspect>> {
+        let mut suspects = Vec::new();
+        for entry in fs::read_dir(&self.registry)? {
             let entry = entry?;
             let name = entry.file_name();
             let Some(base) = name.to_str().and_then(parse_name) else {
@@ -108,23 +130,47 @@ impl Uids {
                 continue;
             };
             let holder = PathBuf::from(String::from_utf8_lossy(&holder).into_owned());
-            // An empty file is a lease being written this moment, by a supervisor that lives.
-            let gone = holder.is_absolute() && !holder.exists();
-            if gone {
-                orphans.push(Orphan { base, holder });
+            let own = holder == self.ledger;
+            if own || holder.is_absolute() && !holder.exists() {
+                suspects.push(Suspect { base, own });
             }
         }
-        Ok(orphans)
+        Ok(suspects)
+    }
+
+    /// Removes holder files of this ledger, and of ledgers that are gone. Leases stay: they are names
+    /// of their own.
+    pub fn tidy(&self) {
+        for entry in fs::read_dir(&self.holders).into_iter().flatten().flatten() {
+            let Ok(holder) = fs::read(entry.path()) else {
+                continue;
+            };
+            let holder = PathBuf::from(String::from_utf8_lossy(&holder).into_owned());
+            if holder == self.ledger || !holder.exists() {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Leases nothing any more.
+    pub fn close(&mut self) {
+        if let Some(holder) = self.holder.take() {
+            let _ = fs::remove_file(holder);
+        }
+    }
+
+    fn entry(&self, base: u32) -> PathBuf {
+        self.registry.join(file_name(base))
     }
 }
 
-/// A lease without a ledger entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Orphan {
+/// A lease that a sweep may have to free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Suspect {
     /// First id of the block.
     pub base: u32,
-    /// The ledger entry that held it.
-    pub holder: PathBuf,
+    /// Whether it is of this ledger; else its ledger does not exist.
+    pub own: bool,
 }
 
 fn file_name(base: u32) -> String {
@@ -133,7 +179,8 @@ fn file_name(base: u32) -> String {
 
 fn parse_name(name: &str) -> Option<u32> {
     let base = u32::from_str_radix(name, 16).ok()?;
-    let in_range = base >= FIRST && (base - FIRST).is_multiple_of(BLOCK) && (base - FIRST) / BLOCK < BLOCKS;
+    let in_range =
+        base >= FIRST && (base - FIRST).is_multiple_of(BLOCK) && (base - FIRST) / BLOCK < BLOCKS;
     (in_range && file_name(base) == name).then_some(base)
 }
 
@@ -178,37 +225,32 @@ mod tests {
     #[test]
     fn a_block_has_one_holder_and_rests_after_use() {
         let place = ScratchDirectory::new("uids");
-        let registry = place.path().join("uids");
-        let (mut one, mut two) = (
-            Uids::open(&registry).unwrap(),
-            Uids::open(&registry).unwrap(),
-        );
-        let holder = place.path().join("one.json");
-        fs::write(&holder, "").unwrap();
+        let open = |name: &str| {
+            let ledger = place.path().join(name);
+            fs::create_dir_all(&ledger).unwrap();
+            let holders = place.path().join("holders").join(name);
+            fs::create_dir_all(&holders).unwrap();
+            Uids::open(&place.path().join("uids"), &holders, &ledger).unwrap()
+        };
+        let (mut one, mut two) = (open("one"), open("two"));
         let base = one.candidate();
         assert_eq!(base, two.candidate());
-        assert!(base >= FIRST && base % BLOCK == 0);
-        assert!(one.lease(&holder).unwrap());
-        assert!(
-            !two.lease(&place.path().join("two.json")).unwrap(),
-            "leased twice"
-        );
+        assert!(base >= FIRST && base.is_multiple_of(BLOCK));
+        assert!(one.lease().unwrap());
+        assert!(!two.lease().unwrap(), "leased twice");
         assert_ne!(two.candidate(), base);
-        assert!(two.release(base, Path::new("/other")), "not held by it");
-        assert!(
-            registry.join(file_name(base)).exists(),
-            "only the holder gives back"
-        );
-        assert_eq!(one.orphans().unwrap(), []);
-        fs::remove_file(&holder).unwrap();
-        let orphan = Orphan {
-            base,
-            holder: holder.clone(),
-        };
-        assert_eq!(one.orphans().unwrap(), [orphan]);
-        assert!(one.release(base, &holder));
-        assert!(one.release(base, &holder));
+        assert!(two.release(base), "it does not hold it");
+        assert!(place.path().join("uids").join(file_name(base)).exists());
+        assert_eq!(two.suspects().unwrap(), [], "its holder lives");
+        assert_eq!(one.suspects().unwrap(), [Suspect { base, own: true }]);
+        fs::remove_dir_all(place.path().join("one")).unwrap();
+        assert_eq!(two.suspects().unwrap(), [Suspect { base, own: false }]);
+        one.close();
+        one.tidy();
+        assert!(one.release(base) && one.release(base));
+        assert_eq!(two.suspects().unwrap(), []);
         assert_ne!(one.candidate(), base, "the block is reused at once");
+        assert!(one.lease().unwrap(), "a closed holder can lease again");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use leasehold_supervisor::sweep::sweep;
 
 use crate::harness::{Supervisor, eventually, run_id, shell};
 
-/// Leases of uid blocks that name an entry of this supervisor's ledger.
+/// Leases of uid blocks that name this supervisor's ledger.
 fn leases(supervisor: &Supervisor) -> usize {
     let ledger = supervisor.paths.ledger();
     let Ok(found) = std::fs::read_dir(leasehold_supervisor::uids::REGISTRY) else {
@@ -22,7 +22,7 @@ fn leases(supervisor: &Supervisor) -> usize {
     found
         .flatten()
         .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
-        .filter(|holder| PathBuf::from(holder).starts_with(&ledger))
+        .filter(|holder| *holder == ledger.to_string_lossy())
         .count()
 }
 

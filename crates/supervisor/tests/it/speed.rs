@@ -66,3 +66,51 @@ fn from_claim_to_exit() {
         );
     }
 }
+
+#[test]
+fn runs_per_second() {
+    let Some(supervisor) = Supervisor::start("speed-rate") else {
+        return;
+    };
+    let pool = Request::Pool {
+        sandbox: SandboxSpec::default(),
+        count: 32,
+    };
+    assert_eq!(supervisor.connect().ask(pool).0, Event::Done);
+    let memory = supervisor.rss_kb();
+    let (own, all) = supervisor.cpu_ms();
+    let begun = std::time::Instant::now();
+    let rows: Vec<(u32, u32)> = std::thread::scope(|scope| {
+        let supervisor = &supervisor;
+        let loops: Vec<_> = (0..4u8)
+            .map(|lane| {
+                scope.spawn(move || {
+                    let mut client = supervisor.connect();
+                    let (mut runs, mut warm) = (0u32, 0u32);
+                    while begun.elapsed().as_secs() < 4 {
+                        let exec = ExecSpec::command(["/usr/bin/true"]);
+                        let done = client.run_as(lane, runs, SandboxSpec::default(), exec);
+                        runs += 1;
+                        warm += u32::from(done.ended.warm);
+                    }
+                    (runs, warm)
+                })
+            })
+            .collect();
+        loops.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let seconds = begun.elapsed().as_secs_f64();
+    let (runs, warm) = rows
+        .iter()
+        .fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+    let grown = supervisor.rss_kb().saturating_sub(memory);
+    let rate = f64::from(runs) / seconds;
+    let per_run = |ms: u64| ms as f64 / f64::from(runs);
+    let (own, all) = (supervisor.cpu_ms().0 - own, supervisor.cpu_ms().1 - all);
+    eprintln!(
+        "processor time per run: supervisor {:.2} ms, spawner and sandboxes {:.2} ms",
+        per_run(own),
+        per_run(all)
+    );
+    eprintln!("{rate:.0} runs/s by 4 callers, {warm} of {runs} warm, {grown} KiB more memory");
+}
