@@ -20,16 +20,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold_e2e::{Instance, Outcome, Running, c_helper, skip, until};
+use leasehold_e2e::{Instance, Outcome, Running, c_helper, patience, skip};
 
 /// Longest that a sandbox may take to be there, or a helper to do its work.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A sandbox whose command goes on until it is dropped, and its processes on the host.
 struct Held {
-    running: Running,
+    /// The command line; dropped, it ends, and the sandbox with it.
+    _running: Running,
     init: i32,
     workload: i32,
 }
@@ -39,7 +40,7 @@ fn hold(instance: &Instance, args: &[&str], name: &str) -> Held {
     let running = instance.start(args);
     let (init, workload) = await_workload(instance, name, || running.err());
     Held {
-        running,
+        _running: running,
         init,
         workload,
     }
@@ -47,19 +48,19 @@ fn hold(instance: &Instance, args: &[&str], name: &str) -> Held {
 
 /// The first sandbox of an instance with a process of that name: its init and that process.
 fn await_workload(instance: &Instance, name: &str, told: impl Fn() -> String) -> (i32, i32) {
-    until(
-        &format!("a process `{name}` in a sandbox ({})", told()),
-        PATIENCE,
-        || {
-            let parents = parents();
-            inits(instance, &parents).into_iter().find_map(|init| {
-                below(init, &parents)
-                    .into_iter()
-                    .find(|pid| comm(*pid) == name)
-                    .map(|pid| (init, pid))
-            })
-        },
-    )
+    let end = Instant::now() + PATIENCE * patience();
+    loop {
+        let parents = parents();
+        let found = inits(instance, &parents).into_iter().find_map(|init| {
+            let mut all = below(init, &parents).into_iter();
+            Some((init, all.find(|pid| comm(*pid) == name)?))
+        });
+        match found {
+            Some(found) => return found,
+            None if Instant::now() > end => panic!("no process `{name}` in a sandbox: {}", told()),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
 }
 
 /// Process ids of every process 1 of a sandbox: the children of the supervisor that are first in a pid

@@ -4,6 +4,8 @@ use std::process::Command;
 
 use leasehold_e2e::{Instance, Need, Running, Who, need, skip, until};
 
+use crate::terminal::Session;
+
 use super::snapshot::{self, differences};
 use super::{PATIENCE, await_workload, below, comm, hold, inits, parents};
 
@@ -22,13 +24,14 @@ fn every_way_in(who: Who, word: &str) {
     let instance = Instance::of(who);
     let held = hold(&instance, &["run", "--", "sleep", "60"], "sleep");
     equals_record(held.init, &[word, "init"]);
-    equals_record(held.workload, &[word, "workload", "pipes"]);
+    equals_record(held.workload, &[word, "workload", "cold", "pipes"]);
     drop(held);
     let instance = Instance::of(who);
-    let held = hold(&instance, &["run", "--tty", "--", "sleep", "60"], "sleep");
-    equals_record(held.init, &[word, "init"]);
-    equals_record(held.workload, &[word, "workload", "tty"]);
-    drop(held);
+    let session = Session::start(&instance, &["run", "--tty", "--", "sleep", "60"]);
+    let (init, workload) = await_workload(&instance, "sleep", || session.seen());
+    equals_record(init, &[word, "init"]);
+    equals_record(workload, &[word, "workload", "cold", "tty"]);
+    drop(session);
     let instance = Instance::of(who);
     let pool = instance.cli(["pool", "1"]);
     assert_eq!(pool.status, 0, "{}", pool.story());
@@ -98,20 +101,42 @@ fn p01_what_is_not_confined_differs() {
     let mut command = Command::new("sleep");
     let running = Running::start(command.arg("60"), None);
     let pid = i32::try_from(running.pid()).expect("pid");
-    until("the program", PATIENCE, || (comm(pid) == "sleep").then_some(()));
-    let words = ["root", "workload", "pipes"];
+    until("the program", PATIENCE, || {
+        (comm(pid) == "sleep").then_some(())
+    });
+    let words = ["root", "workload", "cold", "pipes"];
     let found = differences(RECORD, &words, &snapshot::of(pid)).join("\n");
     for part in [
-        "status CapEff", "status CapBnd", "status NoNewPrivs", "status Seccomp", "status Uid",
-        "ns user", "ns mnt", "ns pid", "ns net", "ns ipc", "ns uts", "ns cgroup", "uid_map 0",
-        "uid_map = contains root of the host", "setgroups", "mount /proc", "limit core file size",
-        "cwd", "oom_score_adj", "env ",
+        "status CapEff",
+        "status CapBnd",
+        "status NoNewPrivs",
+        "status Seccomp",
+        "status Uid",
+        "ns user",
+        "ns mnt",
+        "ns pid",
+        "ns net",
+        "ns ipc",
+        "ns uts",
+        "ns cgroup",
+        "uid_map 0",
+        "uid_map = contains root of the host",
+        "setgroups",
+        "mount /proc",
+        "limit core file size",
+        "cwd",
+        "oom_score_adj",
+        "env ",
     ] {
         assert!(found.contains(part), "`{part}` is no difference:\n{found}");
     }
     let unknown = ("status Unheard-of".to_owned(), "1".to_owned());
     let told = differences("", &words, &[unknown].into_iter().collect());
     assert_eq!(told, ["seen, not on record: status Unheard-of = 1"]);
-    let told = differences("[workload] ns user = own", &words, &snapshot::Snapshot::new());
+    let told = differences(
+        "[workload] ns user = own",
+        &words,
+        &snapshot::Snapshot::new(),
+    );
     assert_eq!(told, ["on record, not seen: ns user = own"]);
 }

@@ -21,7 +21,11 @@ pub(super) fn of(pid: i32) -> Snapshot {
     limits(&proc, &mut seen);
     groups(&proc, &mut seen);
     for (number, target) in descriptors_of(pid) {
-        add(&mut seen, format!("fd {number}"), descriptor(&proc, number, &target));
+        add(
+            &mut seen,
+            format!("fd {number}"),
+            descriptor(&proc, number, &target),
+        );
     }
     for link in ["root", "cwd", "exe"] {
         let target = fs::read_link(format!("{proc}/{link}"));
@@ -31,10 +35,17 @@ pub(super) fn of(pid: i32) -> Snapshot {
     for file in ["oom_score_adj", "personality", "setgroups", "attr/current"] {
         let text = fs::read_to_string(format!("{proc}/{file}"));
         let text = text.unwrap_or_else(|error| format!("{:?}", error.kind()));
-        add(&mut seen, file.to_owned(), text.trim_end_matches(['\n', '\0']).to_owned());
+        add(
+            &mut seen,
+            file.to_owned(),
+            text.trim_end_matches(['\n', '\0']).to_owned(),
+        );
     }
     let environment = fs::read(format!("{proc}/environ")).unwrap_or_default();
-    for entry in environment.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
+    for entry in environment
+        .split(|byte| *byte == 0)
+        .filter(|entry| !entry.is_empty())
+    {
         let entry = String::from_utf8_lossy(entry);
         let (name, value) = entry.split_once('=').unwrap_or((&entry, ""));
         add(&mut seen, format!("env {name}"), value.to_owned());
@@ -82,7 +93,10 @@ fn status(proc: &str, ids: &Ids, seen: &mut Snapshot) {
         let (key, value) = line.split_once(':').unwrap_or((line, ""));
         let value = match key {
             "Uid" | "Gid" | "Groups" => value.split_whitespace().map(|id| ids.inside(id)).collect(),
-            _ => value.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
+            _ => value
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
         };
         add(seen, format!("status {key}"), value.join(" "));
     }
@@ -100,7 +114,11 @@ fn status(proc: &str, ids: &Ids, seen: &mut Snapshot) {
     for task in tasks.filter_map(Result::ok) {
         let other = fs::read_to_string(task.path().join("status")).unwrap_or_default();
         if rights(&other) != rights(&main) {
-            add(seen, "thread".to_owned(), format!("has other rights: {other}"));
+            add(
+                seen,
+                "thread".to_owned(),
+                format!("has other rights: {other}"),
+            );
         }
     }
 }
@@ -116,7 +134,11 @@ fn maps(proc: &str, seen: &mut Snapshot) {
             };
             add(seen, format!("{file} {inside}"), format!("{whom} {count}"));
             if outside == 0 {
-                add(seen, file.to_owned(), "contains root of the host".to_owned());
+                add(
+                    seen,
+                    file.to_owned(),
+                    "contains root of the host".to_owned(),
+                );
             }
         }
     }
@@ -144,14 +166,21 @@ fn mounts(proc: &str, seen: &mut Snapshot) {
         let kind = right.split(' ').next().unwrap_or_default();
         let at = left.get(4).unwrap_or(&"");
         let flags = left.get(5).unwrap_or(&"");
-        add(seen, format!("mount {at}"), format!("{flags} {peers} {kind}"));
+        add(
+            seen,
+            format!("mount {at}"),
+            format!("{flags} {peers} {kind}"),
+        );
     }
 }
 
 fn limits(proc: &str, seen: &mut Snapshot) {
     let table = fs::read_to_string(format!("{proc}/limits")).unwrap_or_default();
     for line in table.lines().skip(1) {
-        let mut columns = line.split("  ").map(str::trim).filter(|text| !text.is_empty());
+        let mut columns = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|text| !text.is_empty());
         let name = columns.next().unwrap_or_default();
         let values: Vec<&str> = columns.take(2).collect();
         let name = name.strip_prefix("Max ").unwrap_or(name);
@@ -166,7 +195,11 @@ fn groups(proc: &str, seen: &mut Snapshot) {
         let mut parts = line.splitn(3, ':').skip(1);
         let name = parts.next().unwrap_or_default();
         let path = parts.next().unwrap_or_default();
-        let place = if path.contains("/leasehold-") { "ours" } else { "the caller's" };
+        let place = if path.contains("/leasehold-") {
+            "ours"
+        } else {
+            "the caller's"
+        };
         add(seen, format!("cgroup {name}"), place.to_owned());
     }
 }
@@ -196,7 +229,10 @@ struct Line {
 /// `[word word] key = value`; every word in brackets must be among those that hold, `?` makes the line
 /// optional, and `*` in key or value stands for anything.
 pub(super) fn differences(record: &str, words: &[&str], seen: &Snapshot) -> Vec<String> {
-    let lines: Vec<Line> = record.lines().filter_map(|line| parse(line, words)).collect();
+    let lines: Vec<Line> = record
+        .lines()
+        .filter_map(|line| parse(line, words))
+        .collect();
     let holds = |line: &Line, (key, value): &(String, String)| {
         like(&line.key, key) && like(&line.value, value)
     };
@@ -207,7 +243,10 @@ pub(super) fn differences(record: &str, words: &[&str], seen: &Snapshot) -> Vec<
         .collect();
     for line in lines.iter().filter(|line| !line.optional) {
         if !seen.iter().any(|one| holds(line, one)) {
-            found.push(format!("on record, not seen: {} = {}", line.key, line.value));
+            found.push(format!(
+                "on record, not seen: {} = {}",
+                line.key, line.value
+            ));
         }
     }
     found
