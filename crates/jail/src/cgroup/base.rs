@@ -72,6 +72,7 @@ pub(super) fn lay(located: &Located, name: &CString) -> (Vec<Tree>, Controls) {
         devices,
         missing: Vec::new(),
     };
+    laying.judge_swap(&mut controls);
     laying.explain(&controls, located);
     controls.missing = laying.missing;
     (laying.trees, controls)
@@ -115,6 +116,9 @@ impl Laying<'_> {
             .map_err(|error| format!("cannot open {}: {error}", path.display()))?;
         if hierarchy.controllers.has(Controller::Memory) {
             prepare_memory_v1(&base);
+        }
+        if hierarchy.controllers.has(Controller::Cpu) {
+            let _ = file::write_number(base.as_fd(), c"cpu.shares", 1_024 * cores());
         }
         Ok(Tree {
             v2: false,
@@ -245,7 +249,7 @@ impl Laying<'_> {
             ("devices", controls.devices),
         ];
         self.missing
-            .retain(|one| held.contains(&(one.control, false)));
+            .retain(|one| one.control == "swap" || held.contains(&(one.control, false)));
         let general = if located.v1.is_empty() && located.v2.is_empty() {
             "no control group file system is mounted"
         } else {
@@ -260,17 +264,36 @@ impl Laying<'_> {
                 self.note(control, reason.to_owned());
             }
         }
-        let memory = self
-            .trees
-            .iter()
-            .find(|one| one.set.has(Controller::Memory));
-        if memory.is_some_and(|tree| !tree.swap) {
-            self.note(
-                "swap",
-                "this kernel does not count swap per group".to_owned(),
-            );
+    }
+
+    /// A memory limit that swap gets around is none. Without a count of swap per group, v1 still keeps
+    /// a group out of swap by its swappiness; on v2 nothing does.
+    fn judge_swap(&mut self, controls: &mut Controls) {
+        let memory = |tree: &&Tree| tree.set.has(Controller::Memory);
+        let Some(tree) = self.trees.iter().find(memory) else {
+            return;
+        };
+        let swappiness = || {
+            file::read(tree.base.as_fd(), c"memory.swappiness")
+                .ok()?
+                .number()
+        };
+        if tree.swap || (!tree.v2 && swappiness() == Some(0)) {
+            return;
+        }
+        let gap = "this kernel does not bound swap per group";
+        self.note("swap", gap.to_owned());
+        if swap_is_on() {
+            self.missing.retain(|one| one.control != "memory");
+            self.note("memory", format!("{gap}, and swap is on"));
+            controls.memory = false;
         }
     }
+}
+
+fn swap_is_on() -> bool {
+    // The first line is a heading.
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
 
 /// The one of two places that gives more; the other one's directory goes.
@@ -363,6 +386,14 @@ fn enable(dir: &OwnedFd, controller: Controller) -> rustix::io::Result<()> {
     file::write(dir.as_fd(), c"cgroup.subtree_control", word.as_bytes())
 }
 
+/// All sandboxes together weigh on every core as much as one ordinary process: a busy host does not
+/// starve them, and they do not starve whoever looks after them. 1,024 shares or a weight of 100
+/// are one process on one core.
+fn cores() -> u64 {
+    let set = rustix::thread::sched_getaffinity(None);
+    set.map_or(1, |set| u64::from(set.count()).max(1))
+}
+
 /// What holds for every sandbox of a v1 memory hierarchy: children count with their parents, and
 /// nothing is swapped out. New groups inherit both. Either may be refused where it already holds.
 fn prepare_memory_v1(base: &OwnedFd) {
@@ -377,6 +408,13 @@ fn prepare_memory_v1(base: &OwnedFd) {
 fn finish_v2(tree: &Tree) {
     if tree.swap {
         let _ = file::write(tree.base.as_fd(), c"memory.swap.max", b"0");
+    }
+    if tree.set.has(Controller::Cpu) {
+        let _ = file::write_number(
+            tree.base.as_fd(),
+            c"cpu.weight",
+            (100 * cores()).min(10_000),
+        );
     }
     let _ = file::write(tree.base.as_fd(), c"cgroup.max.depth", b"1");
 }

@@ -17,13 +17,13 @@ pub(crate) fn checks(facts: &Facts) -> (Vec<Check>, &'static str) {
         }
     };
     let layout = cgroups.layout();
-    let lines = judge(facts, layout, cgroups.can());
+    let lines = judge(facts, cgroups.can());
     cgroups.remove_base();
     (lines, layout.word())
 }
 
 /// One line per control. Nothing here breaks a promise: what cannot be held is refused.
-fn judge(facts: &Facts, layout: Layout, can: &Controls) -> Vec<Check> {
+fn judge(facts: &Facts, can: &Controls) -> Vec<Check> {
     let rows = [
         ("memory", can.memory, "limited and counted"),
         ("pids", can.pids, "limited and counted"),
@@ -37,7 +37,6 @@ fn judge(facts: &Facts, layout: Layout, can: &Controls) -> Vec<Check> {
             "a second layer behind the sandbox's own /dev",
         ),
     ];
-    let word = layout.word();
     let mut said = None;
     let mut lines = Vec::new();
     for (what, here, good) in rows {
@@ -61,20 +60,22 @@ fn judge(facts: &Facts, layout: Layout, can: &Controls) -> Vec<Check> {
         said = command.clone().or(said);
         lines.push(Check::new(Section::ControlGroups, what, state, reason).mend(command));
     }
-    if let Some(gap) = can.missing.iter().find(|gap| gap.control == "swap") {
-        lines.push(swap(facts, word, &gap.reason));
+    if can.missing.iter().any(|gap| gap.control == "swap") {
+        lines.push(swap(facts));
     }
     lines
 }
 
-fn swap(facts: &Facts, layout: &str, reason: &str) -> Check {
+/// Where swap cannot be bounded per group, memory is refused while any is on.
+fn swap(facts: &Facts) -> Check {
+    const WHAT: &str = "swap";
     if facts.swap {
-        let why = format!("{reason} ({layout}), and swap is on: memory can exceed its limit there");
-        Check::new(Section::ControlGroups, "swap", State::Missing, why)
+        let why = "not bounded per group here, and on: no memory limit is promised";
+        Check::new(Section::ControlGroups, WHAT, State::Missing, why)
             .mend(Some(format!("{}swapoff -a", facts.sudo())))
-            .breaks()
     } else {
-        Check::new(Section::ControlGroups, "swap", State::Ok, "none is on")
+        let why = "not bounded per group here, and none is on";
+        Check::new(Section::ControlGroups, WHAT, State::Ok, why)
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
             missing: vec![gap("memory"), gap("pids"), gap("devices")],
             ..Controls::default()
         };
-        let lines = judge(&facts, Layout::None, &can);
+        let lines = judge(&facts, &can);
         assert_eq!(lines.len(), 7);
         assert!(lines.iter().all(|line| !line.breaks_a_promise));
         let mends = lines.iter().filter(|line| line.mend.is_some()).count();
@@ -106,19 +107,18 @@ mod tests {
     }
 
     #[test]
-    fn uncounted_swap_breaks_the_promise_of_memory_only_while_it_is_on() {
+    fn swap_that_is_on_and_not_bounded_is_named_with_its_mend() {
         let can = Controls {
-            memory: true,
             missing: vec![Missing {
                 control: "swap",
-                reason: "not counted".to_owned(),
+                reason: "not bounded".to_owned(),
             }],
             ..Controls::default()
         };
         let mut facts = Facts::default();
-        let last = |facts: &Facts| judge(facts, Layout::V1, &can).pop().unwrap();
+        let last = |facts: &Facts| judge(facts, &can).pop().unwrap();
         assert_eq!(last(&facts).state, State::Ok);
         facts.swap = true;
-        assert!(last(&facts).breaks_a_promise);
+        assert_eq!(last(&facts).mend.as_deref(), Some("swapoff -a"));
     }
 }
