@@ -21,6 +21,7 @@
 
 mod crash;
 mod ends;
+mod probes_escape;
 mod record;
 mod streams;
 mod terminal;
