@@ -59,7 +59,12 @@ pub(super) async fn run(
     work: impl FnOnce() -> Result<Done, CallError>,
 ) -> Result<Done, CallError> {
     let limited = async {
-        let permit = shared.operations.acquire().await;
+        let permits = if time > bounds::OPERATION_TIME {
+            &shared.long_operations
+        } else {
+            &shared.operations
+        };
+        let permit = permits.acquire().await;
         let _permit = permit.map_err(|_| CallError::new(Code::Unavailable, "agent ends"))?;
         let (mut worker, socket) = start(shared, user, |socket| tell(&socket, work()))?;
         let answer = listen(&socket).await?;
@@ -254,6 +259,9 @@ pub(super) fn reap(pidfd: impl AsFd) -> Option<WaitIdStatus> {
     rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).ok()?
 }
 
+/// Killed children that can wait to be reaped.
+const KILLED: usize = bounds::OPERATIONS + bounds::LONG_OPERATIONS + bounds::WATCHERS;
+
 /// Takes over children that were killed and reaps them when they are dead.
 #[derive(Debug, Clone)]
 pub(super) struct Reaper(mpsc::Sender<OwnedFd>);
@@ -261,7 +269,7 @@ pub(super) struct Reaper(mpsc::Sender<OwnedFd>);
 impl Reaper {
     /// A reaper, and what must be awaited for it to work.
     pub(super) fn new() -> (Self, impl Future<Output = ()>) {
-        let (sender, mut killed) = mpsc::channel::<OwnedFd>(bounds::OPERATIONS + bounds::WATCHERS);
+        let (sender, mut killed) = mpsc::channel::<OwnedFd>(KILLED);
         let work = async move {
             while let Some(pidfd) = killed.recv().await {
                 if reap(&pidfd).is_some() {

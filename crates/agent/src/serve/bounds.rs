@@ -11,8 +11,10 @@ pub(super) const HEADERS: usize = 64;
 pub(super) const CONNECTIONS: usize = 512;
 /// Time in which a request's head must arrive; an idle connection is closed after it too.
 pub(super) const HEAD_TIME: Duration = Duration::from_secs(120);
-/// Bytes of a unary request's body, an injected file's text included.
-pub(super) const UNARY_BYTES: usize = 16 << 20;
+/// Bytes of a client's unary request.
+pub(super) const UNARY_BYTES: usize = 4 << 20;
+/// Bytes of the host's unary request, injected files included.
+pub(super) const HOST_UNARY_BYTES: usize = 16 << 20;
 /// Time in which the body of a call must arrive.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(30);
 /// Longest silence within an upload or an input stream before it is given up.
@@ -20,10 +22,12 @@ pub(super) const SILENCE: Duration = Duration::from_secs(120);
 
 /// Processes started by the agent at one time.
 pub(super) const PROCESSES: usize = 256;
+/// Bytes of arguments and environments of all of them together, which `List` tells.
+pub(super) const PROCESS_WORDS: usize = 16 << 20;
 /// Readers of one process's output at one time.
 pub(super) const SUBSCRIBERS: usize = 16;
 /// Frames waiting for one reader; after that the process waits.
-pub(super) const QUEUED_FRAMES: usize = 8;
+pub(super) const QUEUED_FRAMES: usize = 4;
 /// Bytes read from a process at once, hence of one output event before its base64.
 pub(super) const OUTPUT_PIECE: usize = 32 << 10;
 /// Quiet time after the end of a process after which its still open output is not waited for.
@@ -49,18 +53,20 @@ pub(super) const KEEPALIVE: std::ops::RangeInclusive<u64> = 1..=3_600;
 /// Seconds between keepalives when the caller names none.
 pub(super) const KEEPALIVE_DEFAULT: u64 = 90;
 
-/// File operations at one time; each is a process.
-pub(super) const OPERATIONS: usize = 16;
+/// Short file operations at one time; each is a process.
+pub(super) const OPERATIONS: usize = 8;
+/// Long file operations at one time; each is a process.
+pub(super) const LONG_OPERATIONS: usize = 4;
 /// Time of one file operation that is not known to be long.
 pub(super) const OPERATION_TIME: Duration = Duration::from_secs(60);
 /// Time of a removal or composition.
 pub(super) const LONG_OPERATION_TIME: Duration = Duration::from_secs(600);
 /// Bytes of an operation's answer.
-pub(super) const ANSWER_BYTES: usize = 8 << 20;
+pub(super) const ANSWER_BYTES: usize = 6 << 20;
 /// Bytes of a path.
 pub(super) const PATH_BYTES: usize = 4_096;
 /// Entries of one listing.
-pub(super) const LISTED: usize = 20_000;
+pub(super) const LISTED: usize = 10_000;
 /// Depth of a listing.
 pub(super) const LIST_DEPTH: u32 = 64;
 /// Nesting of a tree that is removed.
@@ -88,5 +94,7 @@ pub(super) const WATCHERS: usize = 32;
 pub(super) const WATCHED: usize = 8_192;
 /// Events kept for a watcher that is asked now and then.
 pub(super) const KEPT_EVENTS: usize = 8_192;
+/// Bytes of them.
+pub(super) const KEPT_BYTES: usize = 2 << 20;
 /// Time in which a watcher answers.
 pub(super) const WATCHER_TIME: Duration = Duration::from_secs(10);

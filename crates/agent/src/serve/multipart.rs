@@ -325,6 +325,38 @@ mod tests {
         }
     }
 
+    /// Bodies put together at random from what means something never panic, and never hold more than
+    /// a head.
+    #[test]
+    fn random_bodies_are_survived() {
+        let words: [&[u8]; 10] = [
+            b"\r\n",
+            b"--",
+            b"--XyZ",
+            b"\r\n--XyZ\r\n",
+            b"\r\n--XyZ--",
+            b"Content-Disposition: form-data; name=\"file",
+            b"\"; filename*=utf-8''%",
+            b"\xff\0;=\\",
+            b" ",
+            b"x",
+        ];
+        let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = |below: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed % below as u64) as usize
+        };
+        for _ in 0..20_000 {
+            let body: Vec<u8> = (0..random(40))
+                .flat_map(|_| words[random(words.len())])
+                .copied()
+                .collect();
+            let _ = parse(&body, 1 + random(16));
+        }
+    }
+
     #[test]
     fn memory_does_not_grow_with_a_part() {
         let mut parser = Multipart::new(TYPE).unwrap();

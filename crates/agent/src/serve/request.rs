@@ -173,9 +173,10 @@ pub(super) async fn patient_piece(body: &mut Incoming) -> Result<Option<Bytes>, 
 pub(super) async fn unary<T: DeserializeOwned>(
     headers: &HeaderMap,
     incoming: Incoming,
+    most: usize,
 ) -> Result<T, CallError> {
     uncompressed(headers)?;
-    parse(&body(incoming, bounds::UNARY_BYTES).await?)
+    parse(&body(incoming, most).await?)
 }
 
 /// Reads the one message of a server stream's request.

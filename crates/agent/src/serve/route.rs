@@ -169,6 +169,8 @@ async fn composition(state: &State, request: Request<Incoming>) -> Result<Reply,
 /// A request of a call, taken apart.
 struct Call {
     meta: Meta,
+    /// Bytes its message may have.
+    most: usize,
     headers: HeaderMap,
     body: Incoming,
 }
@@ -216,8 +218,13 @@ async fn call(
         Err(error) if streams => return stream_error(error),
         Err(error) => return call_error(&error),
     };
+    let most = match kind {
+        Kind::Host => bounds::HOST_UNARY_BYTES,
+        Kind::Client | Kind::Port(_) => bounds::UNARY_BYTES,
+    };
     let call = Call {
         meta,
+        most,
         headers: head.headers,
         body,
     };
@@ -277,7 +284,7 @@ async fn handle<T: DeserializeOwned, R: Serialize>(
     call: Call,
     work: impl AsyncFnOnce(Meta, T) -> Result<R, CallError>,
 ) -> Reply {
-    match request::unary(&call.headers, call.body).await {
+    match request::unary(&call.headers, call.body, call.most).await {
         Ok(message) => unary(work(call.meta, message).await),
         Err(error) => call_error(&error),
     }
@@ -288,7 +295,7 @@ async fn pass<T: DeserializeOwned>(
     call: Call,
     work: impl AsyncFnOnce(Meta, T) -> Result<Done, CallError>,
 ) -> Reply {
-    let outcome = match request::unary(&call.headers, call.body).await {
+    let outcome = match request::unary(&call.headers, call.body, call.most).await {
         Ok(message) => work(call.meta, message).await,
         Err(error) => Err(error),
     };

@@ -36,8 +36,10 @@ pub(super) struct Shared {
     pub(super) processes: Registry,
     /// Watchers that are asked now and then.
     pub(super) watchers: Watchers,
-    /// Rights to run a file operation.
+    /// Rights to run a short file operation.
     pub(super) operations: Semaphore,
+    /// Rights to run a long one.
+    pub(super) long_operations: Semaphore,
     /// Takes killed children.
     pub(super) reaper: Reaper,
     /// RLIMIT_NOFILE of what is started here.
@@ -64,6 +66,7 @@ impl Shared {
             processes: Registry::default(),
             watchers: Watchers::default(),
             operations: Semaphore::new(bounds::OPERATIONS),
+            long_operations: Semaphore::new(bounds::LONG_OPERATIONS),
             reaper,
             files,
             connections: Cell::new(0),

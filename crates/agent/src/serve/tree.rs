@@ -426,10 +426,13 @@ pub(super) fn open_to_write(path: &str, user: &User, mode: u32) -> Result<OwnedF
             let _ = rustix::fs::fchown(&file, uid, gid);
             file
         }
-        Err(Errno::EXIST) => {
-            let again = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-            open(path, again, mode).map_err(failed)?
+        // Not to be made again: in a sticky directory that is refused even to root.
+        Err(Errno::EXIST) => match open(path, OFlags::WRONLY | OFlags::TRUNC, Mode::empty()) {
+            // A link to where nothing is yet.
+            Err(Errno::NOENT) => open(path, OFlags::WRONLY | OFlags::CREATE, mode),
+            opened => opened,
         }
+        .map_err(failed)?,
         Err(errno) => return Err(failed(errno)),
     };
     let stat = rustix::fs::fstat(&file).map_err(failed)?;

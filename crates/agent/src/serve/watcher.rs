@@ -35,7 +35,8 @@ const FORGOTTEN: Duration = Duration::from_secs(600);
 /// What the child said.
 enum Said {
     Started,
-    Event(Box<FilesystemEvent>),
+    /// Something happened; with the bytes it took to say so.
+    Event(Box<FilesystemEvent>, usize),
     Flushed,
     Failed(CallError),
 }
@@ -67,7 +68,7 @@ impl Feed {
         match tokio::time::timeout(bounds::OPERATION_TIME, feed.next()).await {
             Ok(Said::Started) => Ok(feed),
             Ok(Said::Failed(error)) => Err(error),
-            Ok(Said::Event(_) | Said::Flushed) => {
+            Ok(Said::Event(..) | Said::Flushed) => {
                 Err(broken("says something else than that it started"))
             }
             Err(_) => Err(CallError::new(
@@ -108,7 +109,9 @@ impl Feed {
         let unclear = |_| broken("is not understood");
         let said = match kind {
             watch_child::STARTED => Said::Started,
-            watch_child::EVENT => Said::Event(serde_json::from_slice(text).map_err(unclear)?),
+            watch_child::EVENT => {
+                Said::Event(serde_json::from_slice(text).map_err(unclear)?, text.len())
+            }
             watch_child::FLUSHED => Said::Flushed,
             watch_child::FAILED => Said::Failed(serde_json::from_slice(text).map_err(unclear)?),
             _ => return Err(broken("is not understood")),
@@ -187,6 +190,8 @@ impl Watchers {
 /// A watcher that is asked now and then.
 struct Kept {
     events: RefCell<VecDeque<FilesystemEvent>>,
+    /// Bytes of what was said of them.
+    bytes: Cell<usize>,
     /// How often the child has said that everything is told.
     flushes: Cell<u64>,
     failed: RefCell<Option<CallError>>,
@@ -206,7 +211,7 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    fn keep(&self, event: FilesystemEvent) {
+    fn keep(&self, event: FilesystemEvent, bytes: usize) {
         let mut events = self.events.borrow_mut();
         // A file that is written in pieces is still one file that was written.
         if let Some(last) = events.back_mut()
@@ -217,12 +222,16 @@ impl Kept {
             *last = event;
             return;
         }
-        if events.len() == bounds::KEPT_EVENTS {
-            let most = bounds::KEPT_EVENTS;
-            let message = format!("more than {most} events were not fetched: events were lost");
+        let kept = self.bytes.get() + bytes;
+        if events.len() == bounds::KEPT_EVENTS || kept > bounds::KEPT_BYTES {
+            let (most, bytes) = (bounds::KEPT_EVENTS, bounds::KEPT_BYTES);
+            let message = format!(
+                "more than {most} events or {bytes} bytes of them were not fetched: events were lost"
+            );
             *self.failed.borrow_mut() = Some(CallError::new(Code::DataLoss, message));
             return;
         }
+        self.bytes.set(kept);
         events.push_back(event);
     }
 
@@ -256,7 +265,7 @@ async fn read(mut feed: Feed, kept: std::rc::Weak<Kept>, _seat: Seat) {
             return;
         };
         match said {
-            Said::Event(event) => kept.keep(*event),
+            Said::Event(event, bytes) => kept.keep(*event, bytes),
             Said::Flushed => kept.flushes.set(kept.flushes.get() + 1),
             Said::Started => {}
             Said::Failed(error) => {
@@ -302,6 +311,7 @@ pub(super) async fn create(
     })?;
     let kept = Rc::new(Kept {
         events: RefCell::default(),
+        bytes: Cell::new(0),
         flushes: Cell::new(0),
         failed: RefCell::new(None),
         changed: Notify::new(),
@@ -329,6 +339,7 @@ pub(super) async fn events(state: &State, id: WatcherId) -> Result<WatcherEvents
     kept.asked.set(Instant::now());
     kept.flush().await?;
     let events = std::mem::take(&mut *kept.events.borrow_mut());
+    kept.bytes.set(0);
     let failed = kept.failed.borrow().clone();
     if let Some(error) = failed {
         if error.code == Code::DataLoss && !kept.ended() {
@@ -392,7 +403,7 @@ async fn pass_on(mut feed: Feed, frames: Frames, meta: Meta, _seat: Seat) {
                 (reply::end(Some(error)), true)
             }
             said = feed.next() => match said {
-                Said::Event(event) => (reply::message(&WatchEvent::Filesystem(event)), false),
+                Said::Event(event, _) => (reply::message(&WatchEvent::Filesystem(event)), false),
                 Said::Failed(error) => (reply::end(Some(error)), true),
                 Said::Started | Said::Flushed => continue,
             },

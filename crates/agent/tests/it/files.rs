@@ -250,7 +250,7 @@ fn p97_what_never_ends_is_refused_or_cut() {
     );
     assert_eq!(outside.status, 416);
     // A directory of many entries is a typed refusal.
-    agent.run("mkdir many; cd many; seq 20001 | xargs touch");
+    agent.run("mkdir many; cd many; seq 10001 | xargs touch");
     let listed = filesystem(&agent, "ListDir", &json!({"path": "many"}));
     assert_eq!(listed.code(), "resource_exhausted");
     assert_eq!(
@@ -481,4 +481,20 @@ fn files_are_composed() {
     ] {
         assert_eq!(compose(bad.clone()).status, 400, "{bad}");
     }
+}
+
+/// In a sticky directory not even root may open somebody's file as if it were new.
+#[test]
+fn overwriting_keeps_the_owner_and_follows_links() {
+    if !able("overwriting_keeps_the_owner_and_follows_links") {
+        return;
+    }
+    let agent = Agent::boot();
+    agent.upload("/tmp/mine", b"user");
+    let up = agent.ask("POST", "/files?path=/tmp/mine&username=root", &[RAW], b"root");
+    assert_eq!(up.status, 200, "{}", up.text());
+    assert_eq!(agent.download("/tmp/mine").text(), "root");
+    agent.run("ln -s later dangling");
+    assert_eq!(agent.upload("dangling", b"made").status, 200);
+    assert_eq!(agent.download("later").text(), "made");
 }

@@ -104,7 +104,7 @@ fn p93_what_is_too_long_or_no_message_is_refused() {
         "POST",
         "/process.Process/List",
         &[JSON],
-        &vec![b' '; 17 << 20],
+        &vec![b' '; 5 << 20],
     );
     assert_eq!(list.code(), "resource_exhausted");
     // Our own init is no process of the API.

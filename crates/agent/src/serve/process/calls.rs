@@ -42,7 +42,8 @@ pub(in super::super) async fn start(state: State, meta: Meta, request: StartRequ
         let attendance = process.subscribe(frames, true)?;
         tokio::task::spawn_local(attendance.attend(process.clone(), keepalive, None));
         if let Some(deadline) = deadline {
-            tokio::task::spawn_local(bound(Rc::downgrade(&process), deadline));
+            let timer = tokio::task::spawn_local(bound(Rc::downgrade(&process), deadline));
+            *process.deadline.borrow_mut() = Some(timer.abort_handle());
         }
         output::follow(state, process, pidfd, outputs);
         Ok::<Reply, CallError>(reply)

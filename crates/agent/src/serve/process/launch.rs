@@ -62,6 +62,11 @@ pub(super) async fn launch(
         let message = format!("{most} processes were started and still run");
         return Err(CallError::new(Code::ResourceExhausted, message));
     }
+    if registry.words.get() + words.bytes > bounds::PROCESS_WORDS {
+        let most = bounds::PROCESS_WORDS;
+        let message = format!("arguments and environments of all processes exceed {most} bytes");
+        return Err(CallError::new(Code::ResourceExhausted, message));
+    }
     registry.starting.set(registry.starting.get() + 1);
     let outcome = begin(state, &user, &cwd, words, request).await;
     registry.starting.set(registry.starting.get() - 1);
@@ -74,6 +79,7 @@ pub(super) async fn launch(
 struct Words {
     argv: Vec<Vec<u8>>,
     env: Vec<Vec<u8>>,
+    bytes: usize,
 }
 
 impl Words {
@@ -115,7 +121,7 @@ impl Words {
                 "arguments or environment hold a NUL byte".to_owned(),
             ));
         }
-        Ok(Self { argv, env })
+        Ok(Self { argv, env, bytes })
     }
 }
 
@@ -301,6 +307,8 @@ async fn begin(
         next: Cell::new(0),
         reaped: Cell::new(false),
         gone: Notify::new(),
+        deadline: RefCell::default(),
+        words: words.bytes,
     });
     Ok(Launched {
         process,

@@ -21,6 +21,7 @@ use leasehold_protocol::envd::process::{
 };
 use rustix::process::{Pid, Signal};
 use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::bounds;
@@ -59,6 +60,10 @@ pub(super) struct Process {
     reaped: Cell<bool>,
     /// Told once it is reaped.
     gone: Notify,
+    /// Ends it when its time is over.
+    deadline: RefCell<Option<AbortHandle>>,
+    /// Bytes of its arguments and environment.
+    words: usize,
 }
 
 impl Process {
@@ -171,6 +176,9 @@ impl Process {
 
     /// Tells every reader how it ended.
     fn conclude(&self, ended: &Ended) {
+        if let Some(deadline) = self.deadline.borrow_mut().take() {
+            deadline.abort();
+        }
         let last = event(ProcessEvent::End(ended.clone()));
         for reader in self.subscribers.borrow_mut().drain(..) {
             deliver(reader, vec![last.clone(), reply::end(None)]);
@@ -259,6 +267,8 @@ pub(super) struct Registry {
     starting: Cell<usize>,
     /// Outputs that are read and dropped.
     drained: Cell<usize>,
+    /// Bytes of arguments and environments of all that run.
+    words: Cell<usize>,
 }
 
 impl Registry {
@@ -310,11 +320,14 @@ impl Registry {
         self.ended
             .borrow_mut()
             .retain(|one| one.pid != number && (one.tag.is_none() || one.tag != process.tag));
+        self.words.set(self.words.get() + process.words);
         self.live.borrow_mut().insert(number, process.clone());
     }
 
     /// Takes an ended process out, unless its id is another one's already.
     fn leave(&self, process: &Rc<Process>, ended: Ended) {
+        self.words
+            .set(self.words.get().saturating_sub(process.words));
         let number = process.number();
         let mut live = self.live.borrow_mut();
         if !live
