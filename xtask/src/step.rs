@@ -23,7 +23,12 @@ pub(crate) fn shown(command: &Command) -> String {
             ));
         }
     }
-    words.push(quoted(&command.get_program().to_string_lossy()));
+    let program = Path::new(command.get_program());
+    // The path of the toolchain's own cargo is of no interest to a person.
+    let cargo = program.file_name().filter(|name| *name == "cargo");
+    words.push(quoted(
+        &cargo.unwrap_or(program.as_os_str()).to_string_lossy(),
+    ));
     words.extend(command.get_args().map(|arg| quoted(&arg.to_string_lossy())));
     words.join(" ")
 }

@@ -197,6 +197,17 @@ impl Instance {
         until_record(&self.state().join("runs"), Some(run))
     }
 
+    /// The id of the newest run, as its state directory names it, however far it is.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub fn last_run(&self) -> String {
+        let newest = newest(&self.state().join("runs")).expect("a run");
+        let name = newest.file_name().expect("a name");
+        name.to_string_lossy().into_owned()
+    }
+
     /// What this instance has on the host now.
     pub fn inventory(&self) -> Inventory {
         Inventory::of(&self.name(), &self.folder)
@@ -216,25 +227,41 @@ impl Instance {
         }
     }
 
-    /// Process ids of this instance's supervisor and its children on the host, the supervisor first:
-    /// every process that has its directories in its environment and is not a command line.
+    /// Calls a subcommand for its effect alone, for at most ten seconds.
+    fn quietly(&self, subcommand: &str) {
+        let null = std::process::Stdio::null;
+        let mut command = self.command([subcommand]);
+        let child = command.stdin(null()).stdout(null()).stderr(null()).spawn();
+        let Ok(mut child) = child else { return };
+        let end = Instant::now() + Duration::from_secs(10);
+        while let Ok(None) = child.try_wait() {
+            if Instant::now() > end {
+                child.kill().ok();
+                child.wait().ok();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Process id of this instance's supervisor on the host.
     pub fn supervisor(&self) -> Option<u32> {
-        let lock = std::fs::read_to_string(self.run_folder().join("supervisor.lock")).ok();
-        let told = lock.and_then(|text| text.trim().parse().ok());
-        told.or_else(|| crate::inventory::supervisor_of(&self.folder))
+        crate::inventory::supervisor_of(&self.folder)
     }
 }
 
 impl Drop for Instance {
+    /// Leaves nothing on the host, also when the test failed. Must not panic: it may run in a panic.
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            Running::start(&mut self.command(["stop"]), None).wait(CALL_MAX);
-        }
+        self.quietly("stop");
         let left = self.inventory();
-        for pid in left.pids() {
-            if let Some(pid) = Pid::from_raw(pid) {
-                kill_process(pid, Signal::KILL).ok();
+        if !left.is_empty() {
+            for pid in left.pids() {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    kill_process(pid, Signal::KILL).ok();
+                }
             }
+            self.quietly("sweep");
         }
         remove(&self.folder);
     }

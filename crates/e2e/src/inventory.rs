@@ -8,7 +8,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Things by kind: `processes`, `cgroups`, `mounts`, `netns`, `loops`, `uids`, `sockets`, `scratch`.
+/// Things by kind: `processes`, `cgroups`, `mounts`, `netns`, `loops`, `uids`, `sockets`, `scratch`,
+/// `temp`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     things: BTreeMap<&'static str, BTreeSet<String>>,
@@ -170,9 +171,14 @@ impl Inventory {
                 self.add("sockets", path.display().to_string());
             }
         }
-        for place in ["state/scratch", "state/ledger"] {
+        for (kind, place) in [
+            ("scratch", "state/scratch"),
+            ("scratch", "state/ledger"),
+            ("temp", "state/blank"),
+            ("temp", "state/open"),
+        ] {
             for path in entries(&folder.join(place)) {
-                self.add("scratch", path.display().to_string());
+                self.add(kind, path.display().to_string());
             }
         }
     }
