@@ -202,6 +202,9 @@ impl Rows {
         for (name, samples) in &self.peers {
             let summary = samples.as_ref().map_err(Clone::clone).and_then(measured);
             report.row(format!("{name}, the same static `true`"), summary);
+            if let Some(version) = peer::version(name) {
+                report.note(format!("peer: {version}"));
+            }
         }
         for (what, stages) in [
             ("claim of a parked sandbox", &self.warm_stages),

@@ -53,6 +53,13 @@ impl Peer {
     }
 }
 
+/// What a program says of its version, on its first line.
+pub(crate) fn version(program: &str) -> Option<String> {
+    let told = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    Some(crate::voice::clean(text.lines().next()?))
+}
+
 /// Prepares every peer: one that works, or the reason it does not.
 pub(crate) fn all(arena: &Arena) -> Vec<(&'static str, Result<Peer, String>)> {
     let oci = |program| bundle(arena, program).and_then(|()| tried(oci_peer(arena, program)));

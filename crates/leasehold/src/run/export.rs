@@ -11,6 +11,7 @@ use leasehold_core::record::{Artifact, RunRecord};
 use leasehold_supervisor::collector::export::{self, MayExecute};
 use leasehold_supervisor::paths::Paths;
 use rustix::fs::{Mode, OFlags, open};
+use serde::Serialize;
 
 use crate::fault::Fault;
 use crate::{place, voice};
@@ -27,15 +28,34 @@ pub(crate) struct Destination {
 }
 
 /// What was written and what was not.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Exported {
+    /// The directory.
     place: PathBuf,
+    /// How many files were written.
     files: usize,
+    /// Their bytes.
     bytes: u64,
-    /// Path and reason of each that was not written.
-    left: Vec<(String, String)>,
+    /// Each that was not written.
+    left: Vec<Left>,
+    /// How many of those this host's tools may execute.
     withheld: usize,
+    /// Those that were written and that this host's tools may execute.
     risky: Vec<String>,
+}
+
+/// A file that was not written.
+#[derive(Debug, Serialize)]
+struct Left {
+    path: String,
+    reason: String,
+}
+
+impl Left {
+    fn text(&self) -> String {
+        let (path, reason) = (voice::clean(&self.path), voice::clean(&self.reason));
+        format!("not written: {path} ({reason})")
+    }
 }
 
 impl Destination {
@@ -113,9 +133,10 @@ impl Exported {
                 Some(export::Exported::NotCollected) | None => None,
             };
             let reason = reason.or(file.skipped.as_deref());
-            exported
-                .left
-                .extend(reason.map(|reason| (file.path.clone(), reason.to_owned())));
+            exported.left.extend(reason.map(|reason| Left {
+                path: file.path.clone(),
+                reason: reason.to_owned(),
+            }));
         }
         exported
     }
@@ -130,6 +151,13 @@ impl Exported {
         }
     }
 
+    /// Tells only what was not written, for those who want to hear nothing else.
+    pub(crate) fn tell_left(&self) {
+        for left in self.left.iter().take(NAMED_MAX) {
+            voice::note(&left.text());
+        }
+    }
+
     fn texts(&self) -> Vec<String> {
         let mut texts = vec![format!(
             "{} artifact{} ({}) written to {}",
@@ -138,12 +166,8 @@ impl Exported {
             format_bytes(self.bytes),
             self.place.display()
         )];
-        for (path, reason) in self.left.iter().take(NAMED_MAX) {
-            texts.push(format!(
-                "not written: {} ({})",
-                voice::clean(path),
-                voice::clean(reason)
-            ));
+        for left in self.left.iter().take(NAMED_MAX) {
+            texts.push(left.text());
         }
         for path in self.risky.iter().take(NAMED_MAX) {
             texts.push(format!(

@@ -93,29 +93,32 @@ fn conclude(
     record: &RunRecord,
     total: Duration,
 ) -> Result<u8, Fault> {
-    let exported = match out {
-        Some(out) => Some(out.take(paths, record)?),
-        None => None,
-    };
     let status = record.end.as_ref().map_or(LEFT, |end| end.cli_status());
+    let exported = out.map(|out| out.take(paths, record)).transpose();
+    let written = exported.as_ref().ok().and_then(Option::as_ref);
     match plan.telling {
-        Telling::Quiet => {}
-        Telling::Json => voice::json(&Whole::of(paths, record, status))?,
+        Telling::Quiet => written.into_iter().for_each(export::Exported::tell_left),
+        Telling::Json => {
+            let whole = Whole::of(paths, record, status);
+            voice::json(&Whole {
+                exported: written,
+                ..whole
+            })?;
+        }
         Telling::Line => {
-            if let Some(exported) = &exported {
-                exported.tell();
-            } else if record.artifacts.iter().any(|file| file.skipped.is_none()) {
-                voice::note(&format!(
-                    "artifacts are at {}",
-                    place::run_directory(paths, &record.run)
-                        .join("artifacts")
-                        .display()
-                ));
+            match written {
+                Some(written) => written.tell(),
+                None if record.artifacts.iter().any(|file| file.skipped.is_none()) => {
+                    let kept = place::run_directory(paths, &record.run).join("artifacts");
+                    voice::note(&format!("artifacts are at {}", kept.display()));
+                }
+                None => {}
             }
             tell(record, total);
         }
     }
-    Ok(status)
+    // Told last, since the run itself is over and on record.
+    exported.map(|_| status)
 }
 
 /// The last words on standard error.
@@ -138,6 +141,9 @@ pub(crate) struct Whole<'a> {
     /// Exit status of the command line for this end.
     exit_status: u8,
     files: Files,
+    /// What became of each artifact at `--out`, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exported: Option<&'a export::Exported>,
 }
 
 /// Where the files of a run are on this host.
@@ -160,6 +166,7 @@ impl<'a> Whole<'a> {
                 stderr: directory.join("stderr"),
                 artifacts: directory.join("artifacts"),
             },
+            exported: None,
         }
     }
 }
