@@ -127,7 +127,7 @@ pub enum Event {
     Refused(PublicError),
     /// The run is recorded and will be carried out. Descriptors: the spools of standard output and
     /// standard error (readable at any offset), and, where the command has a standard input or a
-    /// terminal, the writable end of it.
+    /// terminal, the writable end of it. A terminal does not block, since the supervisor reads it.
     Accepted {
         /// The run.
         run: RunId,

@@ -189,6 +189,8 @@ impl Server {
             let error = PublicError::new(ErrorKind::Unavailable, message);
             self.notify(from, tag, Event::Refused(error));
         }
+        // One that is empty is forgotten.
+        self.tell_full(key);
     }
 
     /// A slot that can serve a sandbox as asked: the oldest that may run beside us, since this core
@@ -252,7 +254,8 @@ impl Server {
     /// Whether a slot is missing and may be made now: while commands run only for a pool that is
     /// half empty, or when they have been running for a while.
     pub(crate) fn wants_refill(&self) -> bool {
-        if self.stopping || self.making() >= MAKING_MAX {
+        let room = self.sandboxes.len() + self.stuck.len() < self.capacity;
+        if self.stopping || !room || self.making() >= MAKING_MAX {
             return false;
         }
         self.short_pool().is_some_and(|pool| {
@@ -278,9 +281,6 @@ impl Server {
             return;
         };
         let (key, spec, admitted) = (pool.key, pool.spec.clone(), pool.admitted.clone());
-        if self.sandboxes.len() >= self.capacity {
-            return;
-        }
         let made = self.make(
             new_sandbox_id(),
             spec,

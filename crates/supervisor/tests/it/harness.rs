@@ -20,6 +20,9 @@ use leasehold_supervisor::paths::Paths;
 /// How long anything may take before a test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a supervisor stays with nothing to do.
+const IDLE_MS: &str = "60000";
+
 /// Where the agent and the supervisor program are; prints a loud line when a test cannot run.
 fn programs(test: &str) -> Option<(PathBuf, PathBuf)> {
     if !rustix::process::geteuid().is_root() {
@@ -108,6 +111,23 @@ impl Supervisor {
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
+    }
+
+    /// Ends it and starts one that stays only so long with nothing to do.
+    pub(crate) fn hurry(&mut self, idle_ms: &str) {
+        self.kill();
+        let mut command = Command::new(&self.programs.1);
+        self.child = command
+            .args([self.programs.0.as_os_str(), idle_ms.as_ref()])
+            .env("LEASEHOLD_STATE_DIR", self.paths.state())
+            .env("LEASEHOLD_RUN_DIR", self.paths.run())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut word = [0; 6];
+        let mut stdout = self.child.stdout.take().unwrap();
+        stdout.read_exact(&mut word).unwrap();
     }
 
     /// A connection that has said hello.
@@ -220,7 +240,7 @@ fn command(paths: &Paths, programs: &(PathBuf, PathBuf)) -> Command {
     let mut command = Command::new(&programs.1);
     command
         .arg(&programs.0)
-        .arg("60000")
+        .arg(IDLE_MS)
         .env("LEASEHOLD_STATE_DIR", paths.state())
         .env("LEASEHOLD_RUN_DIR", paths.run())
         .stdin(Stdio::null());

@@ -422,6 +422,28 @@ fn the_largest_command_goes_through_in_pieces() {
 }
 
 #[test]
+fn with_nothing_to_do_it_leaves_and_takes_its_socket_along() {
+    let Some(mut supervisor) = Supervisor::start("life-idle") else {
+        return;
+    };
+    supervisor.hurry("300");
+    let mut client = supervisor.connect();
+    let sandbox = provision(&mut client);
+    drop(client);
+    std::thread::sleep(Duration::from_millis(700));
+    // A sandbox that waits keeps it, and so does a caller.
+    let mut client = supervisor.connect();
+    assert!(destroy(&mut client, &sandbox).clean());
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(status(&mut client), []);
+    drop(client);
+    assert!(supervisor.child.wait().unwrap().success());
+    assert!(!supervisor.paths.socket().exists());
+    assert!(supervisor.cgroups().is_empty());
+    supervisor.succeed();
+}
+
+#[test]
 fn many_runs_leave_no_descriptor_and_no_memory() {
     let Some(supervisor) = Supervisor::start("life-many") else {
         return;
