@@ -429,14 +429,18 @@ impl Server {
         self.room()?;
         let admitted = admit(&self.host, &spec, directory.is_some())?;
         let role = Role::Provisioned(Some((from, tag)));
-        self.make(new_sandbox_id(), spec, admitted, role, None, directory)
-            .map(drop)
-            .map_err(|detail| {
-                refuse(
-                    ErrorKind::Unavailable,
-                    format!("the sandbox could not be made: {detail}"),
-                )
-            })
+        let made = self.make(new_sandbox_id(), spec, admitted, role, None, directory);
+        let key = made.map_err(|detail| {
+            refuse(
+                ErrorKind::Unavailable,
+                format!("the sandbox could not be made: {detail}"),
+            )
+        })?;
+        if let Some(sandbox) = self.sandboxes.get_mut(&key) {
+            // While the spawner works; without it the run makes its own, later and slower.
+            sandbox.blank = self.records.blank(&sandbox.id, &mut self.spares).ok();
+        }
+        Ok(())
     }
 
     /// The key of a sandbox that waits for its one command.
