@@ -57,9 +57,11 @@ pub(crate) fn read(name: &str, text: &str, success: bool) -> Tally {
     let mut failed = BTreeSet::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
+        // Indented, it is what a test printed, or a test that nextest runs alone.
+        let own = !line.starts_with(' ');
         match words.as_slice() {
             // cargo test: `test result: ok. 3 passed; 0 failed; …`
-            ["test", "result:", _, passed, "passed;", ..] => {
+            ["test", "result:", _, passed, "passed;", ..] if own => {
                 tally.passed += passed.parse().unwrap_or(0);
                 tally.summary(line.trim());
             }
@@ -68,7 +70,7 @@ pub(crate) fn read(name: &str, text: &str, success: bool) -> Tally {
                 tally.passed += before(&words, "passed");
                 tally.summary(line.trim());
             }
-            ["test", test, "...", "FAILED"] => drop(failed.insert((*test).to_owned())),
+            ["test", test, "...", "FAILED"] if own => drop(failed.insert((*test).to_owned())),
             [
                 "FAIL" | "TIMEOUT" | "SIGSEGV" | "SIGABRT" | "SIGKILL",
                 ..,
@@ -135,7 +137,8 @@ mod tests {
 
     #[test]
     fn what_nextest_prints_is_counted() {
-        let text = "        PASS [   0.010s] x a::b\n        FAIL [   0.010s] x a::c\n        \
+        let text = "        PASS [   0.010s] x a::b\n    test a::b ... ok\n    \
+                    test result: ok. 1 passed; 0 failed; 0 ignored\n        FAIL [   0.010s] x a::c\n        \
                     TIMEOUT [ 180.010s] x a::d\n     Summary [   0.5s] 3 tests run: 1 passed, 1 failed, 1 timed out, 0 skipped\n\
                     FAIL [   0.010s] x a::c\n";
         let closing = read("tests", text, false).closing();
