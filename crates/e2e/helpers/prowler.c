@@ -20,6 +20,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define KEY 0x1ea5e001
@@ -83,6 +84,7 @@ static void attack(int pid) {
     }
     if (ptrace(PTRACE_ATTACH, pid, 0, 0) == 0) {
         printf("traced %d\n", pid);
+        waitpid(pid, 0, __WALL);
         ptrace(PTRACE_DETACH, pid, 0, 0);
     }
     int handle = syscall(SYS_pidfd_open, pid, 0);
@@ -105,12 +107,15 @@ int main(int argc, char **argv) {
     shared();
     fflush(stdout);
     if (argc > 2 && !strcmp(argv[2], "all") && getpid() < 200) {
-        for (int number = 1; number < 32; number++) {
+        for (int number = 1; number < 32; number++)
             signal(number, SIG_IGN);
-            if (number != SIGCHLD) {
-                kill(-1, number);
-                kill(1, number);
-            }
+        for (int turn = 0; turn < 2; turn++) {
+            for (int number = 1; number < 32; number++)
+                if ((number == SIGKILL || number == SIGSTOP) == turn && number != SIGCHLD) {
+                    kill(-1, number);
+                    kill(1, number);
+                }
+            usleep(100000);
         }
         printf("struck all\n");
     }

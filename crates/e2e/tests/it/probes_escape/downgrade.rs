@@ -26,7 +26,10 @@ fn p23_a_stronger_boundary_is_never_replaced_by_a_weaker_one() {
     }
     let instance = Instance::new();
     // The control: the same command does run, and its record names what it ran in.
-    let (outcome, ran) = witness(&instance, &["--isolation", "process", "--trust", "first-party"]);
+    let (outcome, ran) = witness(
+        &instance,
+        &["--isolation", "process", "--trust", "first-party"],
+    );
     assert!(outcome.status == 0 && ran, "{}", outcome.story());
     for (flags, word) in [
         (["--isolation", "wasm"], "wasm"),
@@ -43,11 +46,20 @@ fn p23_a_stronger_boundary_is_never_replaced_by_a_weaker_one() {
             }
             let (outcome, ran) = witness(&instance, &[&flags[..], more].concat());
             assert_eq!(outcome.status, 125, "{flags:?}: {}", outcome.story());
-            assert!(outcome.err().contains(word), "{flags:?}: {}", outcome.story());
+            assert!(
+                outcome.err().contains(word),
+                "{flags:?}: {}",
+                outcome.story()
+            );
             assert!(!ran, "{flags:?} ran");
         }
     }
-    for flags in [["--isolation", "bogus"], ["--isolation", ""], ["--trust", "all"], ["--network", "all"]] {
+    for flags in [
+        ["--isolation", "bogus"],
+        ["--isolation", ""],
+        ["--trust", "all"],
+        ["--network", "all"],
+    ] {
         let (outcome, ran) = witness(&instance, &flags);
         assert_eq!(outcome.status, 2, "{flags:?}: {}", outcome.story());
         assert!(!ran, "{flags:?} ran");
@@ -59,7 +71,8 @@ fn p23_a_stronger_boundary_is_never_replaced_by_a_weaker_one() {
     let posture = &contract["posture"];
     let digest = posture["seccomp_sha256"].as_str().unwrap_or_default();
     assert_eq!(digest.len(), 64, "{posture:#}");
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    let kernel =
+        std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
     assert_eq!(posture["kernel"], Value::from(kernel.trim()));
 }
 
@@ -74,7 +87,11 @@ fn with_namespaces(instance: &Instance, most: u32) -> leasehold_e2e::Outcome {
     command.args(["--user", "--map-root-user", "sh", "-c", &script, "sh"]);
     command.arg(inner.get_program()).args(inner.get_args());
     command.env_clear();
-    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.envs(
+        inner
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
     command.current_dir("/");
     Running::start(&mut command, None).wait(PATIENCE)
 }
@@ -88,7 +105,11 @@ fn p23_a_missing_control_is_a_refusal() {
     let instance = Instance::new();
     let without = with_namespaces(&instance, 1).status_is(125);
     assert!(!without.out().contains("ran"), "{}", without.story());
-    assert!(without.err().contains("user namespace"), "{}", without.story());
+    assert!(
+        without.err().contains("user namespace"),
+        "{}",
+        without.story()
+    );
     // The control: with them it is made, so nothing else was in the way.
     let with = with_namespaces(&instance, 100).status_is(0);
     assert!(with.out().contains("ran"), "{}", with.story());
@@ -112,7 +133,19 @@ fn p23_a_guest_cannot_ask_for_a_weaker_sandbox() {
         instance.state().display(),
         instance.run_folder().display()
     );
-    let head = ["run", "-q", "--memory", "1G", "--disk", "500M", "--workspace", &workspace, "--", "sh", "-c"];
+    let head = [
+        "run",
+        "-q",
+        "--memory",
+        "1G",
+        "--disk",
+        "500M",
+        "--workspace",
+        &workspace,
+        "--",
+        "sh",
+        "-c",
+    ];
     let outcome = instance.cli([&head[..], &[&script]].concat()).status_is(0);
     assert_eq!(outcome.out(), "", "{}", outcome.story());
     assert!(outcome.err().contains("cannot use"), "{}", outcome.story());
@@ -120,7 +153,13 @@ fn p23_a_guest_cannot_ask_for_a_weaker_sandbox() {
     let mut command = Command::new(folder.join("leasehold"));
     let inner = instance.command(["run", "--", "echo", "ran"]);
     command.args(inner.get_args()).env_clear();
-    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let outcome = Running::start(&mut command, None).wait(PATIENCE).status_is(0);
+    command.envs(
+        inner
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let outcome = Running::start(&mut command, None)
+        .wait(PATIENCE)
+        .status_is(0);
     assert!(outcome.out().contains("ran"), "{}", outcome.story());
 }

@@ -23,14 +23,26 @@ fn p13_nothing_can_be_typed_from_inside() {
     let instance = Instance::new();
     let workspace = workspace_with(&instance, &program);
     let script = "/workspace/helper; echo done; exec sleep 60";
-    let words = ["run", "-t", "--workspace", &workspace, "--", "sh", "-c", script];
+    let words = [
+        "run",
+        "-t",
+        "--workspace",
+        &workspace,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
     let session = Session::start(&instance, &words);
     session.await_seen("done");
     let told = session.seen();
     assert!(told.contains("typed 0."), "{told}");
     for door in ["0", "1", "2", "/dev/tty"] {
         for call in ["TIOCSTI", "TIOCLINUX", "TIOCCONS", "TIOCSETD"] {
-            assert!(told.contains(&format!("{door} {call} 1\r")), "{door} {call}: {told}");
+            assert!(
+                told.contains(&format!("{door} {call} 1\r")),
+                "{door} {call}: {told}"
+            );
         }
     }
     for door in ["/dev/console", "/dev/tty0"] {
@@ -49,7 +61,12 @@ fn p13_nothing_can_be_typed_from_inside() {
         // The kernel refuses it to all but root then, as which the control runs.
         assert!(rustix::process::geteuid().is_root());
     }
-    let words = ["script", "-qec", &program.display().to_string(), "/dev/null"];
+    let words = [
+        "script",
+        "-qec",
+        &program.display().to_string(),
+        "/dev/null",
+    ];
     let told = outside(&words, None);
     assert!(told.out().contains("0 TIOCSTI 0"), "{}", told.story());
     assert!(!told.out().contains("typed 0."), "{}", told.story());
@@ -65,8 +82,13 @@ fn inert(shown: &str) {
     let mut rest = shown;
     while let Some(at) = rest.find('\u{1b}') {
         rest = &rest[at + 1..];
-        let end = rest.find(|c: char| !matches!(c, '[' | '0'..='9' | ';' | ':')).unwrap_or(rest.len());
-        assert!(rest.starts_with('[') && rest[end..].starts_with('m'), "{shown:?}");
+        let end = rest
+            .find(|c: char| !matches!(c, '[' | '0'..='9' | ';' | ':'))
+            .unwrap_or(rest.len());
+        assert!(
+            rest.starts_with('[') && rest[end..].starts_with('m'),
+            "{shown:?}"
+        );
     }
     for control in ['\u{7}', '\u{8}', '\u{9b}', '\u{90}', '\u{9d}'] {
         assert!(!shown.contains(control), "{control:?} in {shown:?}");
@@ -112,5 +134,9 @@ fn p13_what_a_guest_wrote_is_shown_inert() {
     let mut raw = Session::start(&instance, &["logs", "--raw", &run]);
     assert_eq!(raw.status(), 0);
     raw.await_seen("end");
-    assert!(raw.seen().contains("\u{1b}]0;title\u{7}"), "{:?}", raw.seen());
+    assert!(
+        raw.seen().contains("\u{1b}]0;title\u{7}"),
+        "{:?}",
+        raw.seen()
+    );
 }
