@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Things by kind: `processes`, `cgroups`, `mounts`, `netns`, `loops`, `uids`, `sockets`, `scratch`,
-/// `temp`.
+/// `temp`, `holders`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     things: BTreeMap<&'static str, BTreeSet<String>>,
@@ -159,6 +159,12 @@ impl Inventory {
             let owner = fs::read_to_string(&lease).unwrap_or_default();
             if owner.contains(&folder.display().to_string()) {
                 self.add("uids", format!("{} for {}", lease.display(), owner.trim()));
+            }
+        }
+        for holder in entries(Path::new("/run/leasehold-holders")) {
+            let owner = fs::read_to_string(&holder).unwrap_or_default();
+            if owner.contains(&folder.display().to_string()) {
+                self.add("holders", holder.display().to_string());
             }
         }
     }

@@ -1,6 +1,13 @@
 //! Who dies when, and what is left: the command line, the supervisor, init, at each stage of a run.
 //!
-//! The stages are held by `LEASEHOLD_HOLD`, which only builds with debug assertions read.
+//! The stages are held by `LEASEHOLD_HOLD`, which only builds with debug assertions read. More of it is
+//! in `deaths` (who is dead how soon), `leftovers` (what an inventory sees and a sweep takes away),
+//! `crowd` (many at once and in a row) and `ordinary` (other users).
+
+mod crowd;
+mod deaths;
+mod leftovers;
+mod ordinary;
 
 use std::time::Duration;
 
@@ -45,10 +52,14 @@ fn kill(pid: u32) {
     kill_process(pid, Signal::KILL).unwrap();
     // Until it is gone it holds its lock, and a sweep rightly leaves alone what is owned.
     until("a killed process to be gone", SOON, || {
-        let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        let gone = status.map_or(true, |text| text.contains(") Z "));
-        gone.then_some(())
+        gone(pid.as_raw_nonzero().get()).then_some(())
     });
+}
+
+/// Whether a process ended, waited for or not.
+fn gone(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    status.map_or(true, |text| text.contains(") Z "))
 }
 
 #[test]
@@ -61,6 +72,11 @@ fn a_run_outlives_its_command_line_and_is_completed() {
         kill(run.pid());
         run.wait(SOON);
         let record = instance.last_record();
+        assert_eq!(reason(&record), "completed", "{stage}: {record:#}");
+        assert_eq!(record["stdout"]["kept"], 4, "{stage}: {record:#}");
+        let passed = record["stages"].as_array().expect("stages").iter();
+        let passed: Vec<&str> = passed.filter_map(|time| time["stage"].as_str()).collect();
+        assert_eq!(passed, STAGES, "{stage}: {record:#}");
         assert_clean(&record);
         assert_nothing_left(&instance);
     }
