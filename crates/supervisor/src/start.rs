@@ -28,7 +28,7 @@ use crate::rootless;
 use crate::scratch;
 use crate::server::{FDS_PER_SANDBOX, Parts, Server};
 use crate::spare::Spares;
-use crate::sweep::{SweepError, open_registry, sweep_locked};
+use crate::sweep::{Depth, SweepError, open_registry, sweep_locked};
 
 /// Descriptors the supervisor keeps for itself.
 const FDS_RESERVED: u64 = 128;
@@ -120,7 +120,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let cgroups = Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?;
     let uids = open_registry(&paths).map_err(SweepError::Uids)?;
-    let (report, stuck) = sweep_locked(&paths, &lock, &cgroups, uids.as_ref(), false)?;
+    let (report, stuck) = sweep_locked(&paths, &lock, &cgroups, uids.as_ref(), Depth::Start)?;
     if !report.nothing() {
         log::line(&format!(
             "swept {} sandboxes, {} runs, {} uid blocks, {} images of dead predecessors",

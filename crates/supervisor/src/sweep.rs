@@ -113,7 +113,8 @@ pub fn sweep(paths: &Paths, dry_run: bool) -> Result<SweepReport, SweepError> {
     };
     let cgroups = Cgroups::discover(paths.instance()).map_err(SweepError::Cgroups)?;
     let registry = open_registry(paths).map_err(SweepError::Uids)?;
-    let (report, _) = sweep_locked(paths, &lock, &cgroups, registry.as_ref(), dry_run)?;
+    let depth = if dry_run { Depth::Look } else { Depth::Whole };
+    let (report, _) = sweep_locked(paths, &lock, &cgroups, registry.as_ref(), depth)?;
     cgroups.remove_base();
     Ok(report)
 }
@@ -127,14 +128,27 @@ pub(crate) fn open_registry(paths: &Paths) -> io::Result<Option<Uids>> {
     Uids::open(registry, holders, &paths.ledger()).map(Some)
 }
 
+/// How far a sweep goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Looks everywhere and touches nothing.
+    Look,
+    /// What the ledger and the registry name, and more only where they name something: a start is
+    /// on somebody's way.
+    Start,
+    /// Everything.
+    Whole,
+}
+
 /// Sweeps as the holder of the lock. Also returns the entries that did not go.
 pub(crate) fn sweep_locked(
     paths: &Paths,
     _lock: &Lock,
     cgroups: &Cgroups,
     registry: Option<&Uids>,
-    dry_run: bool,
+    depth: Depth,
 ) -> Result<(SweepReport, Vec<Entry>), SweepError> {
+    let dry_run = depth == Depth::Look;
     let ledger = Ledger::open(paths).map_err(SweepError::Ledger)?;
     let records = Records::open(paths)?;
     let sweeper = Sweeper {
@@ -173,7 +187,8 @@ pub(crate) fn sweep_locked(
         records.remove_blanks();
     }
     report.runs = complete_records(&records, &seen, dry_run)?;
-    sweeper.strays(&seen, dry_run, &mut report);
+    let search = depth != Depth::Start || !report.sandboxes.is_empty();
+    sweeper.strays(&seen, dry_run, search, &mut report);
     Ok((report, stuck))
 }
 
@@ -362,10 +377,14 @@ impl Sweeper<'_> {
         &self,
         entries: &BTreeMap<SandboxId, Observed>,
         dry_run: bool,
+        search: bool,
         report: &mut SweepReport,
     ) {
         self.stray_images(entries, dry_run, report);
-        self.stray_groups(entries, dry_run, report);
+        if search {
+            // Looks through every hierarchy for groups of ours in unusual places.
+            self.stray_groups(entries, dry_run, report);
+        }
         let Some(registry) = self.uids else { return };
         if !dry_run {
             registry.tidy();
