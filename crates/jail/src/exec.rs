@@ -1,9 +1,10 @@
 //! How the agent starts processes: a child that becomes a command, and a child that does file work
 //! for a user.
 //!
-//! Both take the workload posture through [`crate::posture`] and nothing else (invariant I12), and
-//! both are for single-threaded callers, as [`crate::sys::spawn_child`] is. The agent runs
-//! everything on one thread for this reason. This module decides neither what runs nor as whom.
+//! Both take the workload posture through [`crate::posture`] and nothing else (invariant I12), for
+//! which the agent must have taken its own ([`crate::posture::agent`]). Both are for single-threaded
+//! callers, as [`crate::sys::spawn_child`] is; the agent runs everything on one thread for this
+//! reason. This module decides neither what runs nor as whom.
 
 use std::ffi::CString;
 use std::io;
@@ -167,7 +168,7 @@ fn take_posture(plan: &ExecPlan) -> Result<(), ExecFailure> {
         step: ExecStep::Posture,
         errno: error.errno(),
     };
-    posture::park_stub().map_err(failed)?;
+    posture::park_agent_child().map_err(failed)?;
     posture::become_workload(plan.ids.uid, plan.ids.gid, plan.files, 0).map_err(failed)
 }
 
@@ -234,7 +235,7 @@ fn take_actor(actor: Actor, files: u32, caller: Pid) -> Result<(), PostureError>
     sys::reset_signals().map_err(step("reset signals"))?;
     match actor {
         Actor::User(ids) => {
-            posture::park_stub()?;
+            posture::park_agent_child()?;
             posture::become_workload(ids.uid, ids.gid, files, 0)?;
         }
         Actor::Root => posture::become_root_worker()?,

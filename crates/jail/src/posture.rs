@@ -7,6 +7,7 @@
 
 use std::io;
 
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Signal, getegid, geteuid, set_dumpable_behavior,
@@ -123,19 +124,39 @@ fn restrict(rules: Result<Option<Ruleset>, LandlockError>) -> Result<(), Posture
     }
 }
 
-/// Step two, for a child of init or of the agent: the Landlock rules of a workload, its fixed
-/// resource limits, an empty bounding set, locked securebits, and no capability but the change of
-/// identity. Nothing here depends on what the process will become.
+/// For the agent, once at its start, before any child: hidden, and under the Landlock rules of a
+/// workload. Its children inherit this one layer. Were each to take its own, as the stub does, the
+/// commands of a session could not see each other: to the kernel they would be strangers.
+///
+/// # Errors
+/// The first step that failed.
+pub fn agent() -> Result<(), PostureError> {
+    hide()?;
+    restrict(Ruleset::workload())
+}
+
+/// Step two, for a child of init: the Landlock rules of a workload, its fixed resource limits, an
+/// empty bounding set, locked securebits, and no capability but the change of identity. Nothing here
+/// depends on what the process will become.
 ///
 /// # Errors
 /// The first step that failed.
 pub fn park_stub() -> Result<(), PostureError> {
+    restrict(Ruleset::workload())?;
+    park(caps::STUB)
+}
+
+/// Step two, for a child of the agent that will become a program: as [`park_stub`], with the rules
+/// that [`agent`] took.
+///
+/// # Errors
+/// The first step that failed.
+pub fn park_agent_child() -> Result<(), PostureError> {
     park(caps::STUB)
 }
 
 /// What every child of init and agent has in common, and the few capabilities that it keeps.
 fn park(keep: CapabilitySet) -> Result<(), PostureError> {
-    restrict(Ruleset::workload())?;
     step("lower resource limits", rlimit::workload())?;
     step(
         "empty the bounding set",
@@ -145,7 +166,23 @@ fn park(keep: CapabilitySet) -> Result<(), PostureError> {
     step("reduce capabilities", caps::reduce(keep))
 }
 
+/// Whether `/workspace` may be files of the host that can be written: it is not on scratch.
+fn works_on_host_files() -> Result<bool, Errno> {
+    let workspace = match rustix::fs::stat(c"/workspace") {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(errno) => return Err(errno),
+    };
+    let scratch = rustix::fs::stat(c"/home/user").map(|stat| stat.st_dev);
+    if scratch == Ok(workspace.st_dev) {
+        return Ok(false);
+    }
+    let flags = rustix::fs::statvfs(c"/workspace")?.f_flag;
+    Ok(!flags.contains(StatVfsMountFlags::RDONLY))
+}
+
 /// Step three, when the program is known: the limits of the run, its ids, and no capability at all.
+/// On files of the host also: no file that runs as its owner.
 /// `files` is the number of open files, `cpu_seconds` a second net on processor time (0 for none).
 ///
 /// # Errors
@@ -157,6 +194,9 @@ pub fn become_workload(
     cpu_seconds: u32,
 ) -> Result<(), PostureError> {
     rlimit::run(files, cpu_seconds).map_err(|error| PostureError::Limits(error.into()))?;
+    if step("look at the workspace", works_on_host_files())? {
+        Program::no_set_id().load().map_err(PostureError::Seccomp)?;
+    }
     if uid == ID_NONE || gid == ID_NONE {
         return step("take the workload's ids", Err(Errno::INVAL));
     }
@@ -186,7 +226,7 @@ pub fn become_workload(
 }
 
 /// In place of steps two and three, for a child of the agent that does file work as the sandbox's
-/// root and never becomes a program: what [`park_stub`] does, but it keeps its ids and the
+/// root and never becomes a program: what [`park_agent_child`] does, but it keeps its ids and the
 /// capabilities over files.
 ///
 /// # Errors
@@ -200,8 +240,9 @@ pub fn become_root_worker() -> Result<(), PostureError> {
 #[must_use]
 pub fn digest() -> String {
     let text = format!(
-        "seccomp {}\nlandlock {}\ninit {:#x}\nstub {:#x}\nfile work {:#x}\nworkload 0\n",
+        "seccomp {}\nno set-id {}\nlandlock {}\ninit {:#x}\nstub {:#x}\nfile work {:#x}\nworkload 0\n",
         Program::native().sha256(),
+        Program::no_set_id().sha256(),
         landlock::abi(),
         caps::INIT.bits(),
         caps::STUB.bits(),

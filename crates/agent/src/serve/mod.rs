@@ -45,6 +45,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use leasehold_jail::posture;
 use leasehold_protocol::envd::channel::Received;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::{JoinSet, LocalSet};
@@ -59,6 +60,10 @@ const FILES: u64 = 4_096;
 /// Serves until the host closes the channel and the last connection has ended.
 #[must_use]
 pub fn main(channel: OwnedFd) -> ExitCode {
+    // Children inherit the rules; without them nothing may start.
+    if posture::agent().is_err() {
+        return ExitCode::FAILURE;
+    }
     let served = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

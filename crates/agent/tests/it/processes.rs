@@ -81,6 +81,32 @@ fn the_agent_is_out_of_reach_of_the_workload() {
     assert_eq!(agent.ask("GET", "/health", &[], b"").status, 204);
 }
 
+/// The one Landlock layer of the agent holds for its children, whoever they are, and makes them one
+/// company.
+#[test]
+fn i12_rules_are_inherited_and_shared() {
+    if !able("i12_rules_are_inherited_and_shared") {
+        return;
+    }
+    let agent = Agent::boot();
+    // `/home` itself is open to everybody here; the rules are not.
+    let script = "[ -w /home ] && echo open; mkdir /home/x; mkdir /home/user/x && echo made";
+    for headers in [&[][..], &["authorization: Basic cm9vdDo="]] {
+        let output = agent.start(&shell(script), headers).0.finish();
+        assert!(output.stdout.contains("open\n"), "{output:?}");
+        assert!(output.stderr.contains("/home/x"), "{output:?}");
+        let made = json!({"path": "/home/x"});
+        let made = agent
+            .client()
+            .call("/filesystem.Filesystem/MakeDir", headers, &made);
+        assert_eq!(made.code(), "permission_denied");
+    }
+    // Reading another's environment is what tracing it would take.
+    let (_stream, pid) = agent.script("MARK=seen exec sleep 300");
+    let other = format!("grep -c MARK=seen /proc/{pid}/environ; kill {pid} && echo killed");
+    assert_eq!(agent.run(&other).stdout, "1\nkilled\n");
+}
+
 #[test]
 fn what_cannot_start_is_said() {
     if !able("what_cannot_start_is_said") {
