@@ -2,7 +2,8 @@
 //!
 //! [`table`] says what is allowed, [`Program::native`] compiles it, [`Program::load`] puts it on
 //! every thread of the process for good. It is loaded once, by init, and everything in the sandbox
-//! inherits it: init, stub, agent and workload live within the same table.
+//! inherits it: init, stub, agent and workload live within the same table. A workload that works on
+//! files of the host takes a second, small one: [`Program::no_set_id`].
 
 #![allow(unsafe_code, reason = "seccomp(2) takes a pointer to the program")]
 
@@ -10,6 +11,7 @@
 mod allow;
 mod compile;
 mod rule;
+mod set_id;
 mod table;
 
 use std::fmt::Write as _;

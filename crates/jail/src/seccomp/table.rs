@@ -25,6 +25,9 @@ const NO_PROTOCOL: Rule = Rule::Errno(libc::EPROTONOSUPPORT as u16);
 /// GnuPG takes this for "no such limit here" and goes on, and ends itself on `EPERM`.
 const NO_LIMIT: Rule = Rule::Errno(libc::EINVAL as u16);
 
+/// What an empty pool answers; programs go on with ordinary pages.
+const NO_MEMORY: Rule = Rule::Errno(libc::ENOMEM as u16);
+
 macro_rules! number {
     (_) => {
         None
@@ -61,7 +64,7 @@ const FILES: &[Row] = calls!(Rule::Allow;
     flistxattr 196 13; listxattrat 465 465; removexattr 197 14; lremovexattr 198 15;
     fremovexattr 199 16; removexattrat 466 466; file_getattr 468 468; inotify_init 253 _;
     inotify_init1 294 26; inotify_add_watch 254 27; inotify_rm_watch 255 28; pipe 22 _;
-    pipe2 293 59; memfd_create 319 279;
+    pipe2 293 59;
 );
 
 /// Waiting and time.
@@ -80,13 +83,12 @@ const WAITING: &[Row] = calls!(Rule::Allow;
 const SOCKETS: &[Row] = calls!(Rule::Allow;
     bind 49 200; listen 50 201; accept 43 202; accept4 288 242; connect 42 203;
     getsockname 51 204; getpeername 52 205; sendto 44 206; recvfrom 45 207; sendmsg 46 211;
-    recvmsg 47 212; sendmmsg 307 269; recvmmsg 299 243; setsockopt 54 208; getsockopt 55 209;
-    shutdown 48 210;
+    recvmsg 47 212; sendmmsg 307 269; recvmmsg 299 243; getsockopt 55 209; shutdown 48 210;
 );
 
 /// Memory.
 const MEMORY: &[Row] = calls!(Rule::Allow;
-    brk 12 214; mmap 9 222; munmap 11 215; mprotect 10 226; mremap 25 216; msync 26 227;
+    brk 12 214; munmap 11 215; mprotect 10 226; mremap 25 216; msync 26 227;
     madvise 28 233; mincore 27 232; mlock 149 228; mlock2 325 284; munlock 150 229;
     mlockall 151 230; munlockall 152 231; pkey_alloc 330 289; pkey_free 331 290;
     pkey_mprotect 329 288; mseal 462 462; map_shadow_stack 453 453; get_mempolicy 239 236;
@@ -123,7 +125,7 @@ const IDENTITY: &[Row] = calls!(Rule::Allow;
 
 /// System v and posix message passing: own ipc namespace.
 const IPC: &[Row] = calls!(Rule::Allow;
-    shmget 29 194; shmat 30 196; shmdt 67 197; shmctl 31 195; semget 64 190; semop 65 193;
+    shmat 30 196; shmdt 67 197; shmctl 31 195; semget 64 190; semop 65 193;
     semtimedop 220 192; semctl 66 191; msgget 68 186; msgsnd 69 189; msgrcv 70 188;
     msgctl 71 187; mq_open 240 180; mq_unlink 241 181; mq_timedsend 242 182;
     mq_timedreceive 243 183; mq_notify 244 184; mq_getsetattr 245 185;
@@ -166,6 +168,10 @@ const CHECKED: &[Row] = &[
     Row::new("ioctl", Some(16), Some(29), Rule::If(&IOCTL)),
     Row::new("socket", Some(41), Some(198), Rule::If(&SOCKET)),
     Row::new("socketpair", Some(53), Some(199), Rule::If(&SOCKETPAIR)),
+    Row::new("setsockopt", Some(54), Some(208), Rule::If(&SETSOCKOPT)),
+    Row::new("mmap", Some(9), Some(222), Rule::If(&MMAP)),
+    Row::new("memfd_create", Some(319), Some(279), Rule::If(&MEMFD)),
+    Row::new("shmget", Some(29), Some(194), Rule::If(&SHMGET)),
     Row::new("prctl", Some(157), Some(167), Rule::If(&PRCTL)),
     Row::new("seccomp", Some(317), Some(277), Rule::If(&SECCOMP)),
     Row::new("personality", Some(135), Some(92), Rule::If(&PERSONALITY)),
@@ -309,6 +315,34 @@ static SOCKETPAIR: Branch = low(
     Test::OneOf(&[libc::AF_UNIX as u32]),
     Rule::Allow,
     NO_FAMILY,
+);
+
+/// `SO_ATTACH_FILTER SO_ATTACH_BPF SO_ATTACH_REUSEPORT_CBPF SO_ATTACH_REUSEPORT_EBPF`: the kernel
+/// counts neither such a program nor its machine code against a control group's memory.
+static SETSOCKOPT: Branch = low(
+    1,
+    Test::OneOf(&[libc::SOL_SOCKET as u32]),
+    Rule::If(&SOCKET_OPTION),
+    Rule::Allow,
+);
+
+static SOCKET_OPTION: Branch = low(2, Test::OneOf(&[26, 50, 51, 52]), REFUSED, Rule::Allow);
+
+/// Huge pages come from a pool of the host that no memory limit of a control group counts.
+static MMAP: Branch = low(
+    3,
+    Test::AnyBit(libc::MAP_HUGETLB as u32),
+    NO_MEMORY,
+    Rule::Allow,
+);
+
+static MEMFD: Branch = low(1, Test::AnyBit(libc::MFD_HUGETLB), NO_MEMORY, Rule::Allow);
+
+static SHMGET: Branch = low(
+    2,
+    Test::AnyBit(libc::SHM_HUGETLB as u32),
+    NO_MEMORY,
+    Rule::Allow,
 );
 
 const PR_SVE_SET_VL: u32 = 50;

@@ -98,7 +98,7 @@ impl<'a> Spawner<'a> {
             maker: start.maker,
             template,
             pool,
-            blanks: Blanks::default(),
+            blanks: Blanks::new(start.maker),
         })
     }
 

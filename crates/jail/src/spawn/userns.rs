@@ -10,15 +10,23 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{
+    CapabilitiesSecureBits, UnshareFlags, set_capabilities_secure_bits, set_thread_res_uid,
+};
 
-use super::clone::{Bomb, Parent, Side, arrange, clone_process, end};
+use super::clone::{Bomb, Parent, Side, arrange, clone_process, end, unshare};
 use super::spec::{IdBlock, WORKLOAD_ID};
 use super::step::{Failed, MakeStep};
 use super::wire::{self, Progress};
 
 /// Namespaces kept ready, each by a parked process.
 const READY: usize = 4;
+
+/// Uids that own the user namespaces of root's sandboxes: just below all leased blocks. No process
+/// has one for longer than it takes to make a namespace.
+const OWNERS_FIRST: u32 = 0x5fff_0000;
+/// How many.
+const OWNERS: u32 = 0xffff;
 
 /// What an ordinary user may map into a user namespace of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,14 +169,14 @@ struct Blank {
 }
 
 impl Blank {
-    fn new(proc: BorrowedFd<'_>) -> Result<Self, Errno> {
+    fn new(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (leash, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let (pid, pidfd) = match clone_process(UnshareFlags::NEWUSER, Parent::Me, None)? {
+        let (pid, pidfd) = match clone_process(UnshareFlags::empty(), Parent::Me, None)? {
             Side::Child => {
                 let _bomb = Bomb;
                 drop(leash);
-                park(proc, theirs.as_fd())
+                park(proc, theirs.as_fd(), owner)
             }
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
@@ -198,9 +206,24 @@ impl Blank {
     }
 }
 
-/// The life of a parked process: one setting, then nothing until its leash ends.
-fn park(proc: BorrowedFd<'_>, leash: BorrowedFd<'_>) -> ! {
-    let said = match write_once(proc, "sys/user/max_user_namespaces".into(), "0") {
+/// Makes the namespace, as this uid where one is given: the kernel counts inotify instances, locked
+/// memory, queues and signals of everybody inside against the uid that made it, too. Were that root
+/// for all, one sandbox could use up what the host's root and all other sandboxes may have.
+fn own_namespace(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<(), Errno> {
+    if let Some(owner) = owner {
+        // Capabilities outlive the change of identity; some hosts want one for what comes next.
+        let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
+        set_capabilities_secure_bits(keep)?;
+        let owner = rustix::thread::Uid::from_raw(owner);
+        set_thread_res_uid(owner, owner, owner)?;
+    }
+    unshare(UnshareFlags::NEWUSER)?;
+    write_once(proc, "sys/user/max_user_namespaces".into(), "0")
+}
+
+/// The life of a parked process: a namespace, one setting, then nothing until its leash ends.
+fn park(proc: BorrowedFd<'_>, leash: BorrowedFd<'_>, owner: Option<u32>) -> ! {
+    let said = match own_namespace(proc, owner) {
         Ok(()) => Progress::Parked,
         Err(errno) => Progress::Failed(Failed {
             step: MakeStep::Ids,
@@ -216,13 +239,33 @@ fn park(proc: BorrowedFd<'_>, leash: BorrowedFd<'_>) -> ! {
 }
 
 /// User namespaces kept ready, and the processes that kept those already given away.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Blanks {
+    /// As root, how many there were so far: each has an owner of its own.
+    made: Option<u32>,
     ready: Vec<Blank>,
     done: Vec<Blank>,
 }
 
 impl Blanks {
+    pub(super) fn new(maker: Maker) -> Self {
+        // Two spawners begin at different places, mostly.
+        let start = std::process::id().wrapping_mul(1_009);
+        Self {
+            made: (maker == Maker::Root).then_some(start),
+            ready: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    fn blank(&mut self, proc: BorrowedFd<'_>) -> Result<Blank, Errno> {
+        let owner = self.made.as_mut().map(|made| {
+            *made = made.wrapping_add(1);
+            OWNERS_FIRST + *made % OWNERS
+        });
+        Blank::new(proc, owner)
+    }
+
     /// A user namespace below the caller's with these maps, in which no process is. It exists as
     /// long as its descriptor, a mount that uses it, or a process that enters it. `proc` shows the
     /// caller's processes.
@@ -234,7 +277,7 @@ impl Blanks {
     ) -> Result<OwnedFd, Errno> {
         let blank = match self.ready.pop() {
             Some(blank) => blank,
-            None => Blank::new(proc)?,
+            None => self.blank(proc)?,
         };
         let pid = blank.pid;
         write_once(proc, format!("{pid}/setgroups"), "deny")?;
@@ -258,7 +301,8 @@ impl Blanks {
     /// Ends what is done with, or makes one more.
     pub(super) fn tend(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
         if self.done.is_empty() {
-            self.ready.push(Blank::new(proc)?);
+            let blank = self.blank(proc)?;
+            self.ready.push(blank);
         }
         self.end_done()
     }

@@ -69,7 +69,7 @@ fn arguments(rule: Rule) -> Vec<[u64; 6]> {
     let thirds = [0, 1, 6, 17, 1 << 32, u64::MAX, 0x8000_0000];
     let pairs = values.iter().flat_map(|a| values.iter().map(|b| (*a, *b)));
     pairs
-        .flat_map(|(a, b)| thirds.map(|c| [a, b, c, 0, 0, 0]))
+        .flat_map(|(a, b)| thirds.map(|c| [a, b, c, b, 0, 0]))
         .collect()
 }
 
@@ -300,6 +300,126 @@ fn the_program_takes_away_sockets() {
     ] {
         attempt(&case);
     }
+}
+
+/// Kernel memory of the host that no control group counts.
+#[test]
+fn the_program_takes_away_uncounted_memory() {
+    use libc::{ENOMEM, EPERM};
+    let huge = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB) as u64;
+    let filter = [libc::sock_filter {
+        code: 6,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    }];
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    let attach = |option: i32, program: u64| {
+        let socket = call(libc::SYS_socket, [libc::AF_UNIX as u64, 2, 0, 0, 0, 0]);
+        let level = libc::SOL_SOCKET as u64;
+        let length = size_of::<libc::sock_fprog>() as u64;
+        let option = option as u64;
+        call(
+            libc::SYS_setsockopt,
+            [socket as u64, level, option, program, length, 0],
+        )
+    };
+    let with = |act: &dyn Fn() -> i64| {
+        answer(|| {
+            forbid_new_privileges();
+            Program::native().load().unwrap();
+            act()
+        })
+    };
+    let filtered = || attach(libc::SO_ATTACH_FILTER, pointer(&program));
+    assert_eq!(answer(filtered), 0, "without the program");
+    assert_eq!(with(&filtered), -i64::from(EPERM));
+    let one = 1u32;
+    let sized = || attach(libc::SO_PASSCRED, pointer(&one));
+    assert_ne!(with(&sized), -i64::from(EPERM), "other options are allowed");
+    let (name, flags) = (c"x".as_ptr() as u64, u64::from(libc::MFD_HUGETLB));
+    let file = || call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
+    assert!(answer(file) >= 0 || answer(file) == -i64::from(libc::ENODEV));
+    assert_eq!(with(&file), -i64::from(ENOMEM));
+    // Without a pool it fails with this even without the program, so one of no length is asked for.
+    let pages = |flags: u64| move || call(libc::SYS_mmap, [0, 0, 3, flags, u64::MAX, 0]);
+    assert_eq!(answer(pages(huge)), -i64::from(libc::EINVAL));
+    assert_eq!(with(&pages(huge)), -i64::from(ENOMEM));
+    let segment = [0, 4096, (libc::SHM_HUGETLB | 0o1600) as u64, 0, 0, 0];
+    assert_eq!(
+        with(&|| call(libc::SYS_shmget, segment)),
+        -i64::from(ENOMEM)
+    );
+}
+
+/// In a child with the second program or without, by each way: how many files came to run as their
+/// owner, and how many of the same calls with an ordinary mode were let through.
+fn set_id_files(program: bool, folder: &std::path::Path) -> (i64, i64) {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = std::ffi::CString::new(folder.join("file").as_os_str().as_bytes()).unwrap();
+    let (at, here) = (path.as_ptr() as u64, libc::AT_FDCWD as u64);
+    let made = (libc::O_CREAT | libc::O_WRONLY) as u64;
+    let try_all = |bits: u64| {
+        let how: [u64; 3] = [made, 0o700 | bits, 0];
+        let ways = [
+            (libc::SYS_openat, [here, at, made, 0o700 | bits]),
+            (libc::SYS_openat2, [here, at, pointer(&how), 24]),
+            (libc::SYS_mknodat, [here, at, 0o10_0700 | bits, 0]),
+            (libc::SYS_fchmodat, [here, at, 0o700 | bits, 0]),
+            (libc::SYS_fchmodat2, [here, at, 0o700 | bits, 0]),
+            (libc::SYS_fchmod, [u64::MAX, 0o700 | bits, 0, 0]),
+        ];
+        let mut count = 0;
+        for (nr, [a, b, c, d]) in ways {
+            let a = match nr {
+                libc::SYS_fchmod => call(libc::SYS_openat, [here, at, made, 0o600, 0, 0]) as u64,
+                libc::SYS_fchmodat | libc::SYS_fchmodat2 => {
+                    std::fs::write(folder.join("file"), "").unwrap();
+                    a
+                }
+                _ => a,
+            };
+            call(nr, [a, b, c, d, 0, 0]);
+            let mode = std::fs::metadata(folder.join("file"))
+                .map_or(0, |found| u64::from(found.permissions().mode()));
+            count += i64::from(mode & 0o6777 == 0o700 | bits);
+            let _ = std::fs::remove_file(folder.join("file"));
+        }
+        count
+    };
+    let shared = Shared::new();
+    let ended = child(|| {
+        forbid_new_privileges();
+        rustix::process::umask(rustix::fs::Mode::empty());
+        Program::native().load().unwrap();
+        if program {
+            Program::no_set_id().load().unwrap();
+        }
+        shared.set(0, try_all(0o4000) + try_all(0o2000));
+        shared.set(1, try_all(0));
+        // Without O_CREAT the fourth argument means nothing.
+        let open = call(
+            libc::SYS_openat,
+            [here, c"/".as_ptr() as u64, 0, 0o4000, 0, 0],
+        );
+        u8::from(open < 0)
+    });
+    assert_eq!(ended, Ended::Status(0));
+    (shared.get(0), shared.get(1))
+}
+
+#[test]
+fn no_file_comes_to_run_as_its_owner() {
+    let folder = std::env::temp_dir().join(format!("set-id-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let (without, with) = (set_id_files(false, &folder), set_id_files(true, &folder));
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(without, (12, 6), "without the program every way is one");
+    assert_eq!(with, (0, 5), "all but openat2 are left for other modes");
 }
 
 #[test]
