@@ -106,6 +106,48 @@ fn memory_is_bounded_and_its_end_is_seen() {
     assert_eq!(free.events().oom_kills, 0);
 }
 
+/// Fills connections of the loopback that nobody reads; gives the MiB that went in, at most 100.
+fn fill_connections() -> i32 {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = listener.local_addr().unwrap();
+    let (mut kept, mut bytes) = (Vec::new(), 0);
+    let part = vec![0; 64 << 10];
+    while kept.len() < 80 && bytes < 100 << 20 {
+        let mut near = TcpStream::connect(place).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while let Ok(count) = near.write(&part) {
+            bytes += count;
+        }
+        kept.extend([near, far]);
+    }
+    (bytes >> 20) as i32
+}
+
+#[test]
+fn network_buffers_are_bounded() {
+    let Some(bench) = Bench::new("network_buffers_are_bounded") else {
+        return;
+    };
+    if bench.cgroups.layout() == Layout::V2 {
+        eprintln!("SKIP cgroup::network_buffers_are_bounded: v2 counts them as memory");
+        return;
+    }
+    let fill = |name, memory_bytes| {
+        let limits = GroupLimits {
+            memory_bytes,
+            ..GroupLimits::default()
+        };
+        let group = bench.group(name, limits);
+        fork_in(Some(&group), Way::Born, fill_connections).end() >> 8
+    };
+    let (free, bounded) = (fill("free", None), fill("bounded", Some(64 << 20)));
+    assert!(free > 40, "without a limit only {free} MiB went in");
+    assert!(bounded < 20, "{bounded} MiB went in");
+}
+
 #[test]
 fn v2_kills_the_whole_group_for_memory() {
     const TEST: &str = "v2_kills_the_whole_group_for_memory";

@@ -402,6 +402,9 @@ fn prepare_memory_v1(base: &OwnedFd) {
         let _ = file::write(base.as_fd(), c"memory.use_hierarchy", b"1");
     }
     let _ = file::write(base.as_fd(), c"memory.swappiness", b"0");
+    // No limit here; but the first group that counts network buffers makes the kernel patch itself,
+    // which takes a millisecond, and the last one undoes it.
+    let _ = file::write(base.as_fd(), super::limits::SOCKETS, b"-1");
 }
 
 /// What holds for every sandbox of cgroup2: no swap, and no groups within a sandbox's group.

@@ -15,6 +15,14 @@ use super::{CgroupError, Controls, Tree, file};
 /// next periods, so that the overrun is a constant and not a share. Another period would not lessen it.
 pub(super) const CPU_PERIOD_MICROS: u64 = 100_000;
 
+/// v1: the counter of network buffers, which the limit of memory does not hold. Without a limit of
+/// its own the kernel does not count them at all, and one group can use up what all TCP and UDP of
+/// the host may have.
+pub(super) const SOCKETS: &CStr = c"memory.kmem.tcp.limit_in_bytes";
+/// Network buffers are this part of the memory limit, on top of it, and at least so many bytes.
+const SOCKETS_SHARE: u64 = 8;
+const SOCKETS_MIN: u64 = 4 << 20;
+
 /// Limits of one group. What is `None` is not touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupLimits {
@@ -100,7 +108,11 @@ fn set_memory(tree: &Tree, dir: BorrowedFd<'_>, bytes: u64) -> Result<(), Cgroup
     if tree.swap {
         number(dir, BOTH, "memory.memsw.limit_in_bytes", bytes)?;
     }
-    Ok(())
+    match file::write_number(dir, SOCKETS, (bytes / SOCKETS_SHARE).max(SOCKETS_MIN)) {
+        // A kernel without it counts no network buffers in v1.
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(refused("memory.kmem.tcp.limit_in_bytes", bytes, error)),
+    }
 }
 
 fn set_cpu(tree: &Tree, dir: BorrowedFd<'_>, milli: u32) -> Result<(), CgroupError> {
