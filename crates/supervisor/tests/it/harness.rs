@@ -208,8 +208,12 @@ impl Drop for Supervisor {
         if std::thread::panicking() {
             eprintln!("its log:\n{}", self.log());
         }
-        let _ = leasehold_supervisor::sweep::sweep(&self.paths, false);
+        let swept = leasehold_supervisor::sweep::sweep(&self.paths, false);
         let _ = fs::remove_dir_all(&self.home);
+        if !std::thread::panicking() {
+            let left = bases(self.paths.instance());
+            assert!(left.is_empty(), "left: {left:?}, swept: {swept:?}");
+        }
     }
 }
 
@@ -258,6 +262,14 @@ fn names(directory: &Path) -> Vec<String> {
 
 /// Directories of sandboxes of an instance in any control group hierarchy.
 pub(crate) fn cgroups(instance: &str) -> Vec<PathBuf> {
+    let bases = bases(instance).into_iter();
+    let entries = bases.flat_map(|base| fs::read_dir(base).into_iter().flatten().flatten());
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories.map(|entry| entry.path()).collect()
+}
+
+/// The directory of an instance in each control group hierarchy.
+fn bases(instance: &str) -> Vec<PathBuf> {
     let wanted = format!("leasehold-{instance}");
     let mut found = Vec::new();
     let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -265,16 +277,10 @@ pub(crate) fn cgroups(instance: &str) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&directory) else {
             continue;
         };
-        for entry in entries
-            .flatten()
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-        {
-            if directory
-                .file_name()
-                .is_some_and(|name| name == wanted.as_str())
-            {
+        for entry in entries.flatten() {
+            if entry.file_name() == wanted.as_str() {
                 found.push(entry.path());
-            } else {
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 open.push(entry.path());
             }
         }
