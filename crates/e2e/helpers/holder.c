@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
         }
         i += fds[0] < 0 ? 1 : 2;
     }
-    execv(argv[1], argv + 1);
+    execvp(argv[1], argv + 1);
     perror("exec");
     return 1;
 }

@@ -4,14 +4,29 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use leasehold_e2e::{Instance, Need, Running, need, until};
+use leasehold_e2e::{Instance, Need, Running, Who, need, until};
 
-use super::{PATIENCE, await_workload, below, descriptors_of, helper, inits, outside, parents};
+use super::{
+    PATIENCE, await_workload, below, descriptors_of, everybody, helper, inits, outside, parents,
+};
 
 const HOLDER: &str = include_str!("../../../helpers/holder.c");
 /// Descriptors the holder opens at least.
 const HELD: usize = 200;
 const CANARY: &str = "canary-5f0d1c7a";
+/// Names a caller keeps secrets in, or steers programs by.
+const SENSITIVE: [&str; 10] = [
+    "AWS_SECRET_ACCESS_KEY",
+    "GITHUB_TOKEN",
+    "HTTPS_PROXY",
+    "http_proxy",
+    "SSL_CERT_FILE",
+    "LD_PRELOAD_CANARY",
+    "BASH_ENV",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "NODE_OPTIONS",
+];
 
 /// `leasehold` with these arguments, started by the holder.
 fn held(instance: &Instance, holder: &Path, args: &[&str]) -> Command {
@@ -82,6 +97,15 @@ fn p02_no_descriptor_of_the_caller_is_inside() {
     );
     assert!(listed.status_is(0).out().lines().count() > HELD);
 
+    for who in everybody(test) {
+        joined_by_pipes(who, &holder);
+        joined_by_a_terminal(who, &holder);
+    }
+}
+
+/// A command and a warm interpreter.
+#[track_caller]
+fn joined_by_pipes(who: Who, holder: &Path) {
     for (args, name) in [
         (&["run", "--", "sleep", "60"][..], "sleep"),
         (
@@ -105,8 +129,8 @@ fn p02_no_descriptor_of_the_caller_is_inside() {
         {
             continue;
         }
-        let instance = Instance::new();
-        let running = Running::start(&mut held(&instance, &holder, args), None);
+        let instance = Instance::of(who);
+        let running = Running::start(&mut held(&instance, holder, args), None);
         let (_, workload) = await_workload(&instance, name, || running.err());
         let with_canaries = descriptors_of(running.pid().cast_signed()).len();
         assert!(with_canaries > HELD, "the command line has {with_canaries}");
@@ -117,10 +141,14 @@ fn p02_no_descriptor_of_the_caller_is_inside() {
         only_standard(workload);
         nothing_passed_on(&instance);
     }
+}
+
+#[track_caller]
+fn joined_by_a_terminal(who: Who, holder: &Path) {
     // A terminal needs one outside: `script` makes it.
     if need("p02_no_descriptor (terminal)", &[Need::Program("script")]) {
-        let instance = Instance::new();
-        let inner = held(&instance, &holder, &["run", "--tty", "--", "sleep", "60"]);
+        let instance = Instance::of(who);
+        let inner = held(&instance, holder, &["run", "--tty", "--", "sleep", "60"]);
         let words: Vec<String> = [inner.get_program()]
             .into_iter()
             .chain(inner.get_args())
@@ -153,25 +181,21 @@ fn p61_nothing_of_the_callers_environment_is_passed_on() {
     if !need(test, &[Need::Root]) {
         return;
     }
-    let instance = Instance::new();
+    for who in everybody(test) {
+        passes_nothing_on(&Instance::of(who));
+    }
+}
+
+/// Runs with canaries in environment and home; nothing of them is inside, or with our helpers.
+#[track_caller]
+fn passes_nothing_on(instance: &Instance) {
     let home = instance.scratch("home");
     fs::create_dir_all(home.join(".docker")).expect("make a folder");
     fs::write(home.join(".docker/config.json"), CANARY).expect("write a file");
     let agent = std::os::unix::net::UnixListener::bind(home.join("agent.sock")).expect("listen");
     let run = |args: &[&str]| {
         let mut command = instance.command(args);
-        for name in [
-            "AWS_SECRET_ACCESS_KEY",
-            "GITHUB_TOKEN",
-            "HTTPS_PROXY",
-            "http_proxy",
-            "SSL_CERT_FILE",
-            "LD_PRELOAD_CANARY",
-            "BASH_ENV",
-            "PYTHONPATH",
-            "PYTHONSTARTUP",
-            "NODE_OPTIONS",
-        ] {
+        for name in SENSITIVE {
             command.env(name, CANARY);
         }
         command.env("SSH_AUTH_SOCK", home.join("agent.sock"));
@@ -203,7 +227,7 @@ fn p61_nothing_of_the_callers_environment_is_passed_on() {
 
     // On the host: the command line has the canary (the control), nobody below it has.
     let running = run(&["run", "--artifact", "*", "--", "sleep", "60"]);
-    let (init, workload) = await_workload(&instance, "sleep", || running.err());
+    let (init, workload) = await_workload(instance, "sleep", || running.err());
     assert!(
         has_canary(running.pid().cast_signed()),
         "the control has no canary"
@@ -212,9 +236,7 @@ fn p61_nothing_of_the_callers_environment_is_passed_on() {
     let supervisor = instance.supervisor().expect("a supervisor").cast_signed();
     let all = below(supervisor, &parents);
     assert!(
-        all.contains(&init)
-            && all.contains(&workload)
-            && inits(&instance, &parents).contains(&init)
+        all.contains(&init) && all.contains(&workload) && inits(instance, &parents).contains(&init)
     );
     for pid in all.into_iter().chain([supervisor]) {
         assert!(

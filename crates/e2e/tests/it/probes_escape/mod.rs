@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold_e2e::{Instance, Outcome, Running, c_helper, patience, skip};
+use leasehold_e2e::{Instance, Need, Outcome, Running, Who, c_helper, need, patience, skip};
 
 /// Longest that a sandbox may take to be there, or a helper to do its work.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -129,6 +129,18 @@ fn descriptors_of(pid: i32) -> BTreeMap<i32, String> {
             Some((number, fs::read_link(&path).ok()?.display().to_string()))
         })
         .collect()
+}
+
+/// Whoever may make sandboxes here: root, and a user without rights where one can be become.
+fn everybody(test: &str) -> Vec<Who> {
+    if need(
+        &format!("{test} (ordinary user)"),
+        &[Need::Program("setpriv")],
+    ) {
+        vec![Who::Me, Who::Ordinary]
+    } else {
+        vec![Who::Me]
+    }
 }
 
 /// A static helper; a loud skip where it cannot be compiled.

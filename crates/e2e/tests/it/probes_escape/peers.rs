@@ -100,10 +100,14 @@ fn p14_neither_peers_nor_our_processes_can_be_reached() {
         assert!(alive(pid), "process `{name}` of a peer is gone");
     }
 
-    // The control: the same two programs of one user in one place without anything between them.
-    let program = program.display().to_string();
+    strikes_without_walls(&ours, &program.display().to_string());
+}
+
+/// The control: the same two programs of one user in one place without anything between them.
+#[track_caller]
+fn strikes_without_walls(instance: &Instance, program: &str) {
     let script = "trap '' INT HUP QUIT TERM; \"$0\" victim > $1/out & for i in $(seq 200); do grep -q victim $1/out && break; sleep 0.05; done; \"$0\" prowl all; sleep 0.2; cat $1/out; kill -0 $! && echo survived";
-    let folder = ours.scratch("control");
+    let folder = instance.scratch("control");
     std::os::unix::fs::chown(&folder, Some(65534), Some(65534)).expect("give it away");
     let top = folder.parent().expect("a parent");
     std::fs::set_permissions(top, std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -127,7 +131,7 @@ fn p14_neither_peers_nor_our_processes_can_be_reached() {
         "sh",
         "-c",
         script,
-        &program,
+        program,
         &folder.display().to_string(),
     ];
     let free = outside(&words, None);

@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use leasehold_e2e::{Instance, Need, need};
+use leasehold_e2e::{Instance, Need, Who, need};
 
 use crate::terminal::Session;
 
-use super::{await_workload, hold, outside};
+use super::{await_workload, everybody, hold, outside};
 
 /// Files of the kernel that a guest may want to write, and those it may want to read.
 const WRITE: [&str; 14] = [
@@ -68,7 +68,8 @@ fn look() -> String {
         "for file in {}; do (exec 3<>$file) 2>/dev/null && echo writes $file; done; \
          for file in {}; do [ -n \"$(head -c 1 $file 2>/dev/null | tr '\\0' x)\" ] && echo reads $file; done; \
          for folder in {}; do [ -n \"$(ls $folder 2>/dev/null)\" ] && echo lists $folder; done; \
-         find /proc/sys /sys /dev -writable ! -type l 2>/dev/null | sort | sed 's/^/writable /'; echo end",
+         find /proc/sys /sys /dev -writable ! -type l 2>/dev/null | sort | sed 's/^/writable /'; \
+         for name in x 0 7; do touch /dev/pts/$name || mkdir /dev/pts/$name || ln -s x /dev/pts/$name; done 2>/dev/null && echo made in /dev/pts; echo end",
         WRITE.join(" "),
         READ.join(" "),
         FOLDERS.join(" ")
@@ -88,28 +89,9 @@ fn p05_nothing_of_the_kernels_files_opens() {
     if !need(test, &[Need::Root, Need::Program("unshare")]) {
         return;
     }
-    let instance = Instance::new();
-    let outcome = instance.sh(&["-q"], &look()).status_is(0);
-    let told = outcome.out();
-    assert!(told.contains("end"), "{}", outcome.story());
-    assert!(lines(&told, "writes").is_empty(), "{told}");
-    assert!(lines(&told, "reads").is_empty(), "{told}");
-    assert!(lines(&told, "lists").is_empty(), "{told}");
-    let writable = [
-        "/dev/full",
-        "/dev/null",
-        "/dev/pts/ptmx",
-        "/dev/random",
-        "/dev/shm",
-        "/dev/tty",
-        "/dev/urandom",
-        "/dev/zero",
-    ];
-    assert_eq!(
-        lines(&told, "writable"),
-        writable.into_iter().collect(),
-        "{told}"
-    );
+    for who in everybody(test) {
+        is_closed(&Instance::of(who), who);
+    }
 
     // The control: in a user namespace that is root of the host, much of it opens; nothing is written.
     let free = outside(
@@ -125,10 +107,38 @@ fn p05_nothing_of_the_kernels_files_opens() {
     assert!(lines(&told, "reads").len() >= 5, "{}", free.story());
     assert!(lines(&told, "lists").len() >= 3, "{}", free.story());
     assert!(
-        lines(&told, "writable").len() > writable.len(),
+        lines(&told, "writable").len() > WRITABLE.len(),
         "{}",
         free.story()
     );
+}
+
+/// What a guest may write below the kernel's folders.
+const WRITABLE: [&str; 8] = [
+    "/dev/full",
+    "/dev/null",
+    "/dev/pts/ptmx",
+    "/dev/random",
+    "/dev/shm",
+    "/dev/tty",
+    "/dev/urandom",
+    "/dev/zero",
+];
+
+#[track_caller]
+fn is_closed(instance: &Instance, who: Who) {
+    let outcome = instance.sh(&["-q"], &look()).status_is(0);
+    let told = outcome.out();
+    assert!(told.contains("end"), "{}", outcome.story());
+    assert!(lines(&told, "writes").is_empty(), "{told}");
+    assert!(lines(&told, "reads").is_empty(), "{told}");
+    assert!(lines(&told, "lists").is_empty(), "{told}");
+    let mut writable = lines(&told, "writable");
+    // With a single id it is the user's by its mode; no name can be made in it.
+    if who == Who::Ordinary && writable.remove("/dev/pts") {
+        assert!(!told.contains("made in /dev/pts"), "{told}");
+    }
+    assert_eq!(writable, WRITABLE.into_iter().collect(), "{told}");
 }
 
 /// Every device node below a folder, as `major:minor`, without crossing into `/proc`.
@@ -160,11 +170,27 @@ fn devices(top: &Path) -> BTreeSet<(PathBuf, u32, u32)> {
 
 #[test]
 fn p05_the_devices_are_those_on_the_list() {
-    if !need("p05_the_devices_are_those_on_the_list", &[Need::Root]) {
+    let test = "p05_the_devices_are_those_on_the_list";
+    if !need(test, &[Need::Root]) {
         return;
     }
-    let instance = Instance::new();
-    let held = hold(&instance, &["run", "--", "sleep", "60"], "sleep");
+    for who in everybody(test) {
+        has_listed_devices(&Instance::of(who));
+    }
+    let free = outside(
+        &[
+            "sh",
+            "-c",
+            "cd $(mktemp -d) && mknod node c 1 3 && echo made; rm -f node; rmdir $PWD",
+        ],
+        None,
+    );
+    assert!(free.out().contains("made"), "{}", free.story());
+}
+
+#[track_caller]
+fn has_listed_devices(instance: &Instance) {
+    let held = hold(instance, &["run", "--", "sleep", "60"], "sleep");
     let seen = devices(Path::new(&format!("/proc/{}/root/dev", held.workload)));
     let right = [
         ("full", 1, 7),
@@ -183,15 +209,6 @@ fn p05_the_devices_are_those_on_the_list() {
     let script = "for kind in 'b 7 0' 'c 1 1' 'c 10 200' 'c 10 229'; do mknod /tmp/node $kind 2>/dev/null && echo made; rm -f /tmp/node; done; echo end";
     let outcome = instance.sh(&["-q"], script).status_is(0);
     assert_eq!(outcome.out().trim(), "end", "{}", outcome.story());
-    let free = outside(
-        &[
-            "sh",
-            "-c",
-            "cd $(mktemp -d) && mknod node c 1 3 && echo made; rm -f node; rmdir $PWD",
-        ],
-        None,
-    );
-    assert!(free.out().contains("made"), "{}", free.story());
 }
 
 /// The files of a sandbox's control groups that say what it may take, and the groups below it.
@@ -266,32 +283,12 @@ fn p15_no_control_group_can_be_reached() {
     if !need(test, &[Need::Root, Need::Program("unshare")]) {
         return;
     }
-    let instance = Instance::new();
-    let script = format!("read go; set -- /tmp/groups; {ATTACK}; exec sleep 60");
-    let words = ["run", "-q", "-t", "--", "sh", "-c", &script];
-    let mut session = Session::start(&instance, &words);
-    let (_, shell) = await_workload(&instance, "sh", || session.seen());
-    let before = limits(shell);
-    let words: Vec<String> = before
-        .iter()
-        .map(|(path, _)| path.display().to_string())
-        .collect();
-    assert!(
-        words.iter().any(|word| word.ends_with("pids.max")),
-        "{words:?}"
-    );
-    session.type_in(b"go\r");
-    session.await_seen("end");
-    let told = session.seen();
-    for word in ["mounted", "writable", "made"] {
-        assert!(!told.contains(word), "{told}");
+    for who in everybody(test) {
+        reaches_no_group(&Instance::of(who), who);
     }
-    assert!(told.contains("mounts 0"), "a hierarchy is visible: {told}");
-    let (_, workload) = await_workload(&instance, "sleep", || session.seen());
-    assert_eq!(limits(workload), before);
-    drop(session);
 
     // The control: root in a mount namespace of its own mounts a hierarchy and may write there.
+    let instance = Instance::new();
     let folder = instance.scratch("groups");
     let attack = ATTACK
         .replace(
@@ -309,6 +306,33 @@ fn p15_no_control_group_can_be_reached() {
     );
 }
 
+/// Attacks in a sandbox; its groups stay as they are. An ordinary user's may have none of its own.
+#[track_caller]
+fn reaches_no_group(instance: &Instance, who: Who) {
+    let script = format!("read go; set -- /tmp/groups; {ATTACK}; exec sleep 60");
+    let words = ["run", "-q", "-t", "--", "sh", "-c", &script];
+    let mut session = Session::start(instance, &words);
+    let (_, shell) = await_workload(instance, "sh", || session.seen());
+    let before = limits(shell);
+    let words: Vec<String> = before
+        .iter()
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert!(
+        who == Who::Ordinary || words.iter().any(|word| word.ends_with("pids.max")),
+        "{words:?}"
+    );
+    session.type_in(b"go\r");
+    session.await_seen("end");
+    let told = session.seen();
+    for word in ["mounted", "writable", "made"] {
+        assert!(!told.contains(word), "{told}");
+    }
+    assert!(told.contains("mounts 0"), "a hierarchy is visible: {told}");
+    let (_, workload) = await_workload(instance, "sleep", || session.seen());
+    assert_eq!(limits(workload), before);
+}
+
 /// All that a guest can read of who it is with: environment, small files of the kernel and of `/etc`,
 /// names, errors.
 const COLLECT: &str = "env; hostname; uname -a; id; cd /; ls -la / /dev /run /var /home /tmp /workspace; \
@@ -324,25 +348,37 @@ fn p17_nothing_names_the_host() {
     if !need(test, &[Need::Root]) {
         return;
     }
-    let read = |path: &str| {
-        fs::read_to_string(path)
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
-    let instance = Instance::new();
-    let neighbour = hold(&instance, &["run", "--", "sleep", "60"], "sleep");
-    let group = read(&format!("/proc/{}/cgroup", neighbour.workload));
-    let other = group.rsplit('/').next().unwrap_or_default().to_owned();
-    let mut canaries: Vec<(&str, String)> = vec![
-        ("state directory", instance.state().display().to_string()),
-        ("instance", instance.name()),
-        ("another sandbox", other),
-        ("boot id", read("/proc/sys/kernel/random/boot_id")),
-        ("machine id", read("/etc/machine-id")),
-        ("kernel's command line", read("/proc/cmdline")),
-        ("product", read("/sys/class/dmi/id/product_uuid")),
-    ];
+    let mut canaries = Vec::new();
+    for who in everybody(test) {
+        canaries = names_nothing(&Instance::of(who));
+    }
+
+    // The control: the same look outside finds what can be found by it, among it the boot's id.
+    // It leaves out what would take long there, or tell in a log what a host keeps for itself.
+    let look = COLLECT
+        .replace("env; ", "")
+        .replace("/proc/*/cmdline /proc/*/environ", "")
+        .replace(
+            "find /etc /run /sys /dev/shm",
+            "find /etc/machine-id /etc/hostname",
+        );
+    let told = outside(&["sh", "-c", &look], None).out();
+    let found: Vec<&str> = canaries
+        .iter()
+        .filter(|(_, canary)| told.contains(canary.as_str()))
+        .map(|(what, _)| *what)
+        .collect();
+    assert!(found.contains(&"boot id") && found.len() >= 3, "{found:?}");
+}
+
+fn read(path: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// The host's name, where it is not one of many, and the addresses of its network.
+fn names_of_the_host() -> Vec<(&'static str, String)> {
+    let mut canaries = Vec::new();
     let host = read("/proc/sys/kernel/hostname");
     // A name that may be in any text proves nothing.
     if host.len() > 5 && !["localhost", "debian"].contains(&host.as_str()) {
@@ -358,6 +394,25 @@ fn p17_nothing_names_the_host() {
             canaries.push(("an address of the network", address));
         }
     }
+    canaries
+}
+
+/// Looks around in a sandbox, and finds none of the canaries that it returns.
+#[track_caller]
+fn names_nothing(instance: &Instance) -> Vec<(&'static str, String)> {
+    let neighbour = hold(instance, &["run", "--", "sleep", "60"], "sleep");
+    let group = read(&format!("/proc/{}/cgroup", neighbour.workload));
+    let other = group.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut canaries: Vec<(&'static str, String)> = vec![
+        ("state directory", instance.state().display().to_string()),
+        ("instance", instance.name()),
+        ("another sandbox", other),
+        ("boot id", read("/proc/sys/kernel/random/boot_id")),
+        ("machine id", read("/etc/machine-id")),
+        ("kernel's command line", read("/proc/cmdline")),
+        ("product", read("/sys/class/dmi/id/product_uuid")),
+    ];
+    canaries.extend(names_of_the_host());
     canaries.retain(|(_, canary)| canary.len() > 5);
 
     let workspace = instance.scratch("w").display().to_string();
@@ -386,21 +441,5 @@ fn p17_nothing_names_the_host() {
             "{what} `{canary}` is visible inside"
         );
     }
-
-    // The control: the same look outside finds what can be found by it, among it the boot's id.
-    // It leaves out what would take long there, or tell in a log what a host keeps for itself.
-    let look = COLLECT
-        .replace("env; ", "")
-        .replace("/proc/*/cmdline /proc/*/environ", "")
-        .replace(
-            "find /etc /run /sys /dev/shm",
-            "find /etc/machine-id /etc/hostname",
-        );
-    let told = outside(&["sh", "-c", &look], None).out();
-    let found: Vec<&str> = canaries
-        .iter()
-        .filter(|(_, canary)| told.contains(canary.as_str()))
-        .map(|(what, _)| *what)
-        .collect();
-    assert!(found.contains(&"boot id") && found.len() >= 3, "{found:?}");
+    canaries
 }

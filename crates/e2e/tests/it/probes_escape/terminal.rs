@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
+use std::path::Path;
 
 use leasehold_e2e::{Instance, Need, need};
 
 use crate::terminal::Session;
 
-use super::{await_workload, helper, outside, workspace_with};
+use super::{await_workload, everybody, helper, outside, workspace_with};
 
 const TYPIST: &str = include_str!("../../../helpers/typist.c");
 
@@ -20,8 +21,30 @@ fn p13_nothing_can_be_typed_from_inside() {
     let Some(program) = helper(test, "typist", TYPIST) else {
         return;
     };
-    let instance = Instance::new();
-    let workspace = workspace_with(&instance, &program);
+    for who in everybody(test) {
+        cannot_type(&Instance::of(who), &program);
+    }
+
+    // The control: root in a terminal of the same kind without a filter.
+    if fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti").is_ok_and(|text| text.trim() == "0") {
+        // The kernel refuses it to all but root then, as which the control runs.
+        assert!(rustix::process::geteuid().is_root());
+    }
+    let words = [
+        "script",
+        "-qec",
+        &program.display().to_string(),
+        "/dev/null",
+    ];
+    let told = outside(&words, None);
+    assert!(told.out().contains("0 TIOCSTI 0"), "{}", told.story());
+    assert!(!told.out().contains("typed 0."), "{}", told.story());
+}
+
+/// Types in a sandbox with a terminal by every door; nothing arrives.
+#[track_caller]
+fn cannot_type(instance: &Instance, program: &Path) {
+    let workspace = workspace_with(instance, program);
     let script = "/workspace/helper; echo done; exec sleep 60";
     let words = [
         "run",
@@ -33,7 +56,7 @@ fn p13_nothing_can_be_typed_from_inside() {
         "-c",
         script,
     ];
-    let session = Session::start(&instance, &words);
+    let session = Session::start(instance, &words);
     session.await_seen("done");
     let told = session.seen();
     assert!(told.contains("typed 0."), "{told}");
@@ -51,25 +74,10 @@ fn p13_nothing_can_be_typed_from_inside() {
     // Nothing waits to be read on the terminal outside, and theirs is none of the host's.
     let waiting = rustix::io::ioctl_fionread(&session.terminal).expect("ask the terminal");
     assert_eq!(waiting, 0);
-    let (_, workload) = await_workload(&instance, "sleep", || session.seen());
+    let (_, workload) = await_workload(instance, "sleep", || session.seen());
     let theirs = fs::metadata(format!("/proc/{workload}/fd/0")).expect("its terminal");
     let hosts = fs::metadata("/dev/pts").expect("the host's terminals");
     assert_ne!(theirs.st_dev(), hosts.st_dev(), "a terminal of the host's");
-
-    // The control: root in a terminal of the same kind without a filter.
-    if fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti").is_ok_and(|text| text.trim() == "0") {
-        // The kernel refuses it to all but root then, as which the control runs.
-        assert!(rustix::process::geteuid().is_root());
-    }
-    let words = [
-        "script",
-        "-qec",
-        &program.display().to_string(),
-        "/dev/null",
-    ];
-    let told = outside(&words, None);
-    assert!(told.out().contains("0 TIOCSTI 0"), "{}", told.story());
-    assert!(!told.out().contains("typed 0."), "{}", told.story());
 }
 
 /// What a guest prints and how it is called: sequences for the title, the clipboard, a link, a cleared
