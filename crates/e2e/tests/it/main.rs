@@ -22,6 +22,8 @@
 mod crash;
 mod ends;
 mod probes_escape;
+mod probes_files;
+mod probes_resource;
 mod record;
 mod streams;
 mod terminal;
