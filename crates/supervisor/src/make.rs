@@ -15,6 +15,7 @@ use leasehold_jail::spawn::{
     Disk, IdBlock, Made, MakeFds, MakeSpec, ORDERS_MAX, SpawnError, Warm, WorkspaceMode,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::admit::{Admitted, Host};
 use crate::calls::unix_ms;
@@ -27,6 +28,10 @@ use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
 use crate::uids;
 
+/// How long after the loss of a spawner its half-made sandboxes are waited for: they are killed by then.
+const HALF_MADE_AFTER: Duration = Duration::from_secs(1);
+/// What a process of the spawner is called until it has become the agent.
+const SPAWNER_NAME: &str = "lease-spawner";
 /// How long init and stub may take until they wait.
 const READY_BOUND: Duration = Duration::from_secs(10);
 /// The same with an interpreter that imports its library first.
@@ -252,10 +257,14 @@ impl Server {
         }
     }
 
-    /// A sandbox was not made, and nothing of it lives.
+    /// A sandbox was not made. Of one whose spawner died half-way a process may live, which nobody
+    /// can name any more; its control group can.
     fn not_made(&mut self, key: Key, detail: Stopped) {
         if let Some(sandbox) = self.sandboxes.get_mut(&key) {
             sandbox.making = false;
+            if let Some(group) = &sandbox.group {
+                let _ = group.kill();
+            }
             self.fail_sandbox(key, detail);
         }
     }
@@ -282,6 +291,26 @@ impl Server {
         }
         for key in lost {
             self.not_made(key, "it could not be made: the spawner is gone".to_owned());
+        }
+        self.timers
+            .set(Timer::HalfMade, Instant::now(), HALF_MADE_AFTER);
+    }
+
+    /// Waits for what a lost spawner half made. These are our children, but their numbers were never
+    /// told; the name says which they are.
+    pub(crate) fn reap_half_made(&mut self) {
+        let own = std::process::id();
+        let children = std::fs::read_to_string(format!("/proc/self/task/{own}/children"));
+        for pid in children.unwrap_or_default().split_whitespace() {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) else {
+                continue;
+            };
+            let spawner = pid.as_raw_nonzero().get().cast_unsigned() == self.spawner.pid();
+            if name.trim_end() == SPAWNER_NAME && !spawner {
+                let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+                let _ = waitid(WaitId::Pid(pid), options);
+            }
         }
     }
 

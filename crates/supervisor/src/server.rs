@@ -67,6 +67,8 @@ pub(crate) enum Timer {
     Answer,
     /// Try again to remove what did not go.
     Stuck,
+    /// What a lost spawner half made is dead by now.
+    HalfMade,
     /// A command has had the machine to itself for long enough.
     Refill,
     /// Nothing was to do for a while.
@@ -91,7 +93,6 @@ pub(crate) struct Server {
     pub(crate) uids: Option<Uids>,
     /// The one range of an ordinary user.
     pub(crate) own_range: (u32, u32),
-    pub(crate) null: OwnedFd,
     pub(crate) cores: Vec<u32>,
     pub(crate) next_core: usize,
     pub(crate) connections: HashMap<Key, Connection>,
@@ -130,7 +131,6 @@ pub(crate) struct Parts {
     pub(crate) spares: Spares,
     pub(crate) uids: Option<Uids>,
     pub(crate) own_range: (u32, u32),
-    pub(crate) null: OwnedFd,
     pub(crate) cores: Vec<u32>,
     pub(crate) capacity: usize,
     pub(crate) listener: OwnedFd,
@@ -163,7 +163,6 @@ impl Server {
             spares: parts.spares,
             uids: parts.uids,
             own_range: parts.own_range,
-            null: parts.null,
             cores: parts.cores,
             next_core: 0,
             connections: HashMap::new(),
@@ -293,6 +292,7 @@ impl Server {
             Timer::Bound(key) => self.on_overdue(key),
             Timer::Answer => self.on_answer(),
             Timer::Stuck => self.retry_stuck(),
+            Timer::HalfMade => self.reap_half_made(),
             Timer::Refill => {}
             Timer::Idle => self.leave_if_alone(),
             Timer::Stop => {}
@@ -344,6 +344,8 @@ impl Server {
         if self.listener.is_some() {
             let _ = std::fs::remove_file(self.paths.socket());
         }
+        // What was busy when it was removed may have ended since.
+        self.retry_stuck();
         self.cgroups.remove_base();
         if let Some(uids) = &mut self.uids {
             uids.close();
