@@ -205,16 +205,18 @@ impl fmt::Display for Inventory {
 }
 
 /// The supervisor of the instance below `folder`: the process that has its directories and whose
-/// arguments are `supervisor`, the oldest first.
+/// arguments are `supervisor`, and that is not one of its spawner's, which have the same.
 pub(crate) fn supervisor_of(folder: &Path) -> Option<u32> {
     processes()
         .into_iter()
         .filter(|pid| carries(*pid, folder))
         .find(|pid| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            words
-                .split(|byte| *byte == 0)
-                .any(|word| word == b"supervisor")
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            comm.trim() != "lease-spawner"
+                && words
+                    .split(|byte| *byte == 0)
+                    .any(|word| word == b"supervisor")
         })
         .and_then(|pid| u32::try_from(pid).ok())
 }

@@ -185,8 +185,11 @@ fn a_killed_spawner_takes_its_own_helpers_along_and_nothing_else() {
     let run = instance.start(["run", "--", "sh", "-c", "echo up; sleep 60"]);
     run.await_out("up", SOON);
     let supervisor = instance.supervisor().expect("a supervisor");
-    let spawner = children(supervisor, "lease-spawner");
-    assert_eq!(spawner.len(), 1, "{}", instance.inventory());
+    // One in the making has the spawner's name, and is gone or has its own soon.
+    let spawner = until("the spawner alone", SOON, || {
+        let now = children(supervisor, "lease-spawner");
+        (now.len() == 1).then_some(now)
+    });
     let helpers = children(spawner[0], "lease-spawner");
     kill(spawner[0]);
     until("the helpers of the dead spawner to end", DEAD, || {
@@ -212,6 +215,38 @@ fn a_killed_spawner_takes_its_own_helpers_along_and_nothing_else() {
     });
     run.signal(rustix::process::Signal::INT);
     run.wait(SOON).status_is(130);
+    assert_nothing_left(&instance);
+}
+
+/// In the middle of making many, again and again: what was half made is ended and removed.
+#[test]
+fn a_spawner_killed_while_it_makes_sandboxes_leaves_none_half_made() {
+    let instance = Instance::new();
+    instance.run(["--", "true"]).status_is(0);
+    let supervisor = instance.supervisor().expect("a supervisor");
+    for round in 0..6_u64 {
+        let pool = instance.start(["pool", "12"]);
+        until("a sandbox in the making", SOON, || {
+            (instance.inventory().count("scratch") > 0).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(round * 3));
+        // The oldest is the spawner; the others are in the making.
+        if let Some(spawner) = children(supervisor, "lease-spawner").iter().min() {
+            kill(*spawner);
+        }
+        // Whether it fills is the pool's affair.
+        pool.wait(SOON);
+        instance.cli(["pool", "0"]).status_is(0);
+        until("an empty ledger", SOON, || {
+            (instance.inventory().count("scratch") == 0).then_some(())
+        });
+    }
+    assert_eq!(instance.supervisor(), Some(supervisor));
+    until("children of the supervisor that all live", SOON, || {
+        let mut all = all_children(supervisor).into_iter();
+        all.all(|(pid, _)| !gone(pid.cast_signed())).then_some(())
+    });
+    instance.run(["--", "true"]).status_is(0);
     assert_nothing_left(&instance);
 }
 
