@@ -9,6 +9,10 @@ use crate::{Case, Outcome};
 pub(crate) const CASES: &[Case] = &[
     ("namespaces_are_new_and_not_shared", namespaces),
     ("ids_never_hold_the_hosts_root", ids),
+    (
+        "what_the_kernel_counts_by_user_is_counted_for_each_sandbox",
+        owners,
+    ),
     ("posture_of_init_is_exactly_this", posture),
     ("mounts_are_exactly_these", mounts),
     ("descriptors_of_the_caller_do_not_come_along", descriptors),
@@ -75,6 +79,37 @@ fn namespaces() -> Outcome {
         expect(status != 0, format!("root inside did `{script}`: {out}"))?;
     }
     Ok(())
+}
+
+/// One sandbox that takes every inotify instance leaves the next one its own, and the host's root.
+fn owners() -> Outcome {
+    const TAKE: &str = "python3 -c '
+import ctypes
+call = ctypes.CDLL(None).inotify_init
+count = 0
+while count < 5000 and call() >= 0: count += 1
+print(count, flush=True)
+import os
+os.close(1), os.close(2)
+import time
+time.sleep(60)'";
+    let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances");
+    if most.map_or(0, |most| most.trim().parse().unwrap_or(0)) > 512 {
+        return Err("SKIP: this host allows more instances than a process has files".into());
+    }
+    let mut spawner = spawner(None).map_err(|error| format!("{error:?}"))?;
+    let one = make(&mut spawner, &spec(), None).map_err(|error| format!("{error:?}"))?;
+    let two = make(&mut spawner, &spec(), None).map_err(|error| format!("{error:?}"))?;
+    // The probe waits for the ends of both streams; the taker itself stays.
+    let first = one.out(&format!("{TAKE} &"))?;
+    let free = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC);
+    expect(free.is_ok(), "the host's root has no inotify instance left")?;
+    let second = two.out(&format!("{TAKE} &"))?;
+    let counts = (first.parse::<u32>(), second.parse::<u32>());
+    expect(
+        matches!(counts, (Ok(first), Ok(second)) if first > 0 && second == first),
+        format!("the first took {first}, the second {second}"),
+    )
 }
 
 fn ids() -> Outcome {
