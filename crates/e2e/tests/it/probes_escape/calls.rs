@@ -22,6 +22,7 @@ const GAPS: &[std::ops::RangeInclusive<u32>] = if X86 {
     &[244..=259, 295..=423]
 };
 const EPERM: &str = "errno 1";
+const ENOMEM: &str = "errno 12";
 const EINVAL: &str = "errno 22";
 const ENOSYS: &str = "errno 38";
 const EPROTONOSUPPORT: &str = "errno 93";
@@ -258,7 +259,26 @@ fn arguments() -> Vec<(String, &'static str)> {
         ("prlimit64 0 1 z 0", "-"),
     ];
     cases.extend(rest.map(|(text, answer)| (line(text), answer)));
+    cases.extend(memory().map(|(text, answer)| (line(text), answer)));
     cases
+}
+
+/// Memory that no control group counts: programs on sockets, huge pages.
+fn memory() -> [(&'static str, &'static str); 12] {
+    [
+        ("setsockopt 0 1 1a z 10", EPERM),
+        ("setsockopt 0 1 32 z 4", EPERM),
+        ("setsockopt 0 1 33 z 10", EPERM),
+        ("setsockopt 0 1 34 z 4", EPERM),
+        ("setsockopt 0 100000001 10000001a z 10", EPERM),
+        ("setsockopt 0 1 2 z 4", "-"),
+        ("mmap 0 200000 3 40022 ffffffff 0", ENOMEM),
+        ("mmap 0 1000 3 22 ffffffff 0", "-"),
+        ("memfd_create z 4", ENOMEM),
+        ("memfd_create z 0", "-"),
+        ("shmget 0 200000 b80", ENOMEM),
+        ("shmget 0 1000 380", "-"),
+    ]
 }
 
 #[test]
