@@ -138,7 +138,6 @@ fn run(config: Config) -> Result<(), StartError> {
         ledger: Ledger::open(&paths).map_err(SweepError::Ledger)?,
         records: Records::open(&paths).map_err(SweepError::from)?,
         spares: Spares::open(&paths).map_err(io_error("opening the spare files"))?,
-        null: open_null().map_err(io_error("opening the null device"))?,
         listener: listen(&paths)?,
         cgroups,
         spawner,
@@ -150,7 +149,7 @@ fn run(config: Config) -> Result<(), StartError> {
         stuck,
         paths,
     };
-    announce(&parts.null);
+    announce(&open_null().map_err(io_error("opening the null device"))?);
     let server = Server::new(parts).map_err(StartError::Loop)?;
     let served = server.serve().map_err(StartError::Loop);
     drop(lock);
@@ -241,7 +240,7 @@ fn own_cores() -> Vec<u32> {
     if cores.is_empty() { vec![0] } else { cores }
 }
 
-fn open_null() -> io::Result<OwnedFd> {
+pub(crate) fn open_null() -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(CWD, "/dev/null", flags, Mode::empty())?)
 }

@@ -189,7 +189,8 @@ impl Server {
             return Ok(());
         }
         if run.message_fds.is_empty() {
-            run.message_fds.push(fcntl_dupfd_cloexec(&self.null, 3)?);
+            // Opened anew: of one open file all sandboxes would share flags and locks.
+            run.message_fds.push(crate::start::open_null()?);
         }
         // The workload opens `/dev/stderr` by name: a pipe that is not its own would be refused.
         let leased = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));

@@ -29,6 +29,21 @@ fn both_streams_come_byte_for_byte() {
 }
 
 #[test]
+fn an_empty_standard_input_is_of_one_run_alone() {
+    let Some(supervisor) = Supervisor::start("streams-empty-input") else {
+        return;
+    };
+    let show = "grep flags /proc/self/fdinfo/0";
+    let change = format!("python3 -c 'import fcntl; fcntl.fcntl(0, 4, 0o4000)'; {show}");
+    let mut client = supervisor.connect();
+    let before = client.run(1, SandboxSpec::default(), shell(show)).stdout;
+    let changed = client.run(2, SandboxSpec::default(), shell(&change)).stdout;
+    let after = client.run(3, SandboxSpec::default(), shell(show)).stdout;
+    assert_ne!(changed, before, "the change does not show");
+    assert_eq!(after, before, "another sandbox's change shows");
+}
+
+#[test]
 fn what_is_written_to_standard_input_arrives_and_its_end_too() {
     let Some(supervisor) = Supervisor::start("streams-stdin") else {
         return;
