@@ -19,9 +19,12 @@ impl Tally {
         self.failures.push(what.to_owned());
     }
 
-    /// Counts a skip. The reason says what is missing.
+    /// Counts a skip, each once. The reason says what is missing.
     pub(crate) fn skip(&mut self, name: &str, reason: &str) {
-        self.skips.push(format!("{name}: {reason}"));
+        let skip = format!("{name}: {reason}");
+        if !self.skips.contains(&skip) {
+            self.skips.push(skip);
+        }
     }
 
     /// Keeps the closing line of a test runner.
@@ -33,7 +36,11 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failures.extend(other.failures);
-        self.skips.extend(other.skips);
+        for skip in other.skips {
+            if !self.skips.contains(&skip) {
+                self.skips.push(skip);
+            }
+        }
         self.summaries.extend(other.summaries);
     }
 
