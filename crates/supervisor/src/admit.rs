@@ -25,6 +25,9 @@ pub(crate) struct Host {
     pub(crate) posture: Posture,
 }
 
+/// Why the limits of scratch do not hold with a read-write workspace.
+const HOST_DIRECTORY: &str = "the workspace is a directory of the host and takes what is written";
+
 /// A sandbox that may be made.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Admitted {
@@ -59,11 +62,17 @@ pub(crate) fn admit(
     }
     let image = !limits.disk_fits_memory();
     let mut enforcement = Vec::new();
+    let shared = spec.workspace == WorkspaceMode::ReadWrite;
     for (which, asked, missing) in rows(host, &limits, image) {
+        let scratch_alone = shared && matches!(which, Resource::Disk | Resource::Inodes);
+        let (missing, optional) = match missing {
+            None if scratch_alone => (Some(HOST_DIRECTORY.to_owned()), true),
+            other => (other, which != Resource::Disk),
+        };
         let how = match (missing, asked, spec.allow_unenforced) {
             (None, _, _) => Enforcement::Enforced,
-            (Some(_), false, _) if which != Resource::Disk => Enforcement::BestEffort,
-            (Some(_), true, true) if which != Resource::Disk => Enforcement::Unenforced,
+            (Some(_), false, _) if optional => Enforcement::BestEffort,
+            (Some(_), true, true) if optional => Enforcement::Unenforced,
             (Some(reason), _, _) => return Err(refusal(which, &reason)),
         };
         enforcement.push(Enforced { which, how });
@@ -104,6 +113,10 @@ fn refusal(which: Resource, reason: &str) -> PublicError {
         format!("limit `{}` cannot be enforced here: {reason}", which.word()),
     );
     match which {
+        _ if reason == HOST_DIRECTORY => error.hint(
+            "a workspace in mode `clone` holds it; `--allow-unenforced` goes on with the limit on \
+             /tmp and /home/user alone and records that",
+        ),
         Resource::Disk => error.hint(
             "ask for at most half of `memory`, or for more `memory`: a disk of that size is held \
              in memory",
@@ -215,6 +228,25 @@ mod tests {
         let error = admit(&host, &spec, false).unwrap_err();
         assert!(error.message.starts_with("limit `disk` cannot"), "{error}");
         assert!(!admit(&host, &asked(), false).unwrap().image);
+    }
+
+    #[test]
+    fn i6_a_read_write_workspace_is_not_held_by_the_disk_limits() {
+        let mut spec = asked();
+        spec.workspace = WorkspaceMode::ReadWrite;
+        let defaulted = admit(&Host::default(), &spec, true).unwrap();
+        for which in [Resource::Disk, Resource::Inodes] {
+            assert_eq!(how(&defaulted, which), Enforcement::BestEffort);
+        }
+        spec.limits.disk_bytes = Limit::asked(1 << 20);
+        let error = admit(&Host::default(), &spec, true).unwrap_err();
+        assert!(error.message.starts_with("limit `disk` cannot"), "{error}");
+        spec.allow_unenforced = true;
+        let allowed = admit(&Host::default(), &spec, true).unwrap();
+        assert_eq!(how(&allowed, Resource::Disk), Enforcement::Unenforced);
+        spec.workspace = WorkspaceMode::Clone;
+        let held = admit(&Host::default(), &spec, true).unwrap();
+        assert_eq!(how(&held, Resource::Disk), Enforcement::Enforced);
     }
 
     #[test]
