@@ -111,6 +111,7 @@ fn bare(program: &Path, lines: &[String]) -> Vec<String> {
         "unshare",
         "--ipc",
         "--pid",
+        "--mount-proc",
         "--net",
         "--uts",
         "--fork",

@@ -19,8 +19,12 @@ fn equals_record(pid: i32, words: &[&str]) {
     assert!(found.is_empty(), "{words:?}:\n{}", found.join("\n"));
 }
 
-/// The ways in that the command line has. A command of a started agent is no way in yet.
+/// The ways in that the command line has.
 fn every_way_in(who: Who, word: &str) {
+    skip(
+        &format!("p01_every_process ({word}, a command of a started agent)"),
+        "the command line starts none yet",
+    );
     let instance = Instance::of(who);
     let held = hold(&instance, &["run", "--", "sleep", "60"], "sleep");
     equals_record(held.init, &[word, "init"]);
