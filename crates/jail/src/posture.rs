@@ -7,7 +7,6 @@
 
 use std::io;
 
-use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Signal, getegid, geteuid, set_dumpable_behavior,
@@ -166,7 +165,8 @@ fn park(keep: CapabilitySet) -> Result<(), PostureError> {
     step("reduce capabilities", caps::reduce(keep))
 }
 
-/// Whether `/workspace` may be files of the host that can be written: it is not on scratch.
+/// Whether `/workspace` may be files of the host: it is not on scratch. Whether it can be written does
+/// not count, since another file system may be mounted below it.
 fn works_on_host_files() -> Result<bool, Errno> {
     let workspace = match rustix::fs::stat(c"/workspace") {
         Ok(stat) => stat,
@@ -174,11 +174,7 @@ fn works_on_host_files() -> Result<bool, Errno> {
         Err(errno) => return Err(errno),
     };
     let scratch = rustix::fs::stat(c"/home/user").map(|stat| stat.st_dev);
-    if scratch == Ok(workspace.st_dev) {
-        return Ok(false);
-    }
-    let flags = rustix::fs::statvfs(c"/workspace")?.f_flag;
-    Ok(!flags.contains(StatVfsMountFlags::RDONLY))
+    Ok(scratch != Ok(workspace.st_dev))
 }
 
 /// Step three, when the program is known: the limits of the run, its ids, and no capability at all.
