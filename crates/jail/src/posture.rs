@@ -189,10 +189,24 @@ pub fn become_workload(
     files: u32,
     cpu_seconds: u32,
 ) -> Result<(), PostureError> {
-    rlimit::run(files, cpu_seconds).map_err(|error| PostureError::Limits(error.into()))?;
     if step("look at the workspace", works_on_host_files())? {
         Program::no_set_id().load().map_err(PostureError::Seccomp)?;
     }
+    become_user_worker(uid, gid, files, cpu_seconds)
+}
+
+/// In place of step three, for a child of the agent that does file work as a user and never becomes
+/// a program: what [`become_workload`] does, but it may open files in every way the agent does.
+///
+/// # Errors
+/// The first step that failed, or what does not hold afterwards.
+pub fn become_user_worker(
+    uid: u32,
+    gid: u32,
+    files: u32,
+    cpu_seconds: u32,
+) -> Result<(), PostureError> {
+    rlimit::run(files, cpu_seconds).map_err(|error| PostureError::Limits(error.into()))?;
     if uid == ID_NONE || gid == ID_NONE {
         return step("take the workload's ids", Err(Errno::INVAL));
     }
