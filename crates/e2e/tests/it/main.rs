@@ -25,6 +25,7 @@ mod probes_escape;
 mod probes_files;
 mod probes_resource;
 mod record;
+mod set_id;
 mod streams;
 mod terminal;
 mod visible;
