@@ -85,21 +85,18 @@ fn bytes(lines: &[String]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// In a sandbox.
+/// In a sandbox that works on no file of the host, where more is refused: the program comes in by
+/// standard input before its lines.
 #[track_caller]
 fn inside(instance: &Instance, program: &Path, lines: &[String]) -> Vec<String> {
-    let workspace = format!("{}:ro", workspace_with(instance, program));
-    let words = [
-        "run",
-        "-q",
-        "-i",
-        "--workspace",
-        &workspace,
-        "--",
-        "/workspace/helper",
-    ];
-    let mut command = instance.command(words);
-    let outcome = Running::start(&mut command, Some(bytes(lines))).wait(PATIENCE);
+    let mut input = std::fs::read(program).expect("read the helper");
+    let script = format!(
+        "head -c {} > helper; chmod +x helper; exec ./helper",
+        input.len()
+    );
+    input.extend(bytes(lines));
+    let mut command = instance.command(["run", "-q", "-i", "--", "sh", "-c", &script]);
+    let outcome = Running::start(&mut command, Some(input)).wait(PATIENCE);
     answers(lines, &outcome.status_is(0).out())
 }
 
