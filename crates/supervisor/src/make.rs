@@ -294,6 +294,8 @@ impl Server {
         }
         self.timers
             .set(Timer::HalfMade, Instant::now(), HALF_MADE_AFTER);
+        // Those that had not been ordered yet.
+        self.order_waiting();
     }
 
     /// Waits for what a lost spawner half made. These are our children, but their numbers were never
