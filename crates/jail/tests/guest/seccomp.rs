@@ -290,6 +290,7 @@ fn the_program_takes_away_sockets() {
         socket("packets", libc::AF_PACKET, raw, 0, none),
         socket("kernel crypto", libc::AF_ALG, libc::SOCK_SEQPACKET, 0, none),
         socket("audit", libc::AF_NETLINK, raw, libc::NETLINK_AUDIT, none),
+        socket("routes", libc::AF_NETLINK, raw, libc::NETLINK_ROUTE, none),
         socket(
             "raw network",
             libc::AF_INET,
