@@ -23,6 +23,9 @@ const BYTE: &str = "/workspace/byte";
 /// The host's own, for sandboxes without a workspace of ours.
 const SYSTEM_TRUE: &str = "/usr/bin/true";
 
+/// Sandboxes in the pool: enough that one claim does not set off the refill beside the run.
+const POOL: u32 = 8;
+
 /// What is sampled in every round.
 #[derive(Default)]
 struct Rows {
@@ -33,6 +36,7 @@ struct Rows {
     gone: Samples,
     pool: Samples,
     pool_misses: u32,
+    pool_stages: Stages,
     cold: Samples,
     cold_gone: Samples,
     cold_stages: Stages,
@@ -91,7 +95,7 @@ pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> 
         ..Rows::default()
     };
     let mut client = arena.client()?;
-    arena::pool(&mut client, SandboxSpec::default(), 2)?;
+    arena::pool(&mut client, SandboxSpec::default(), POOL)?;
     for round in 0..=runs {
         interrupt.check()?;
         let mut scratch = Rows::default();
@@ -126,10 +130,11 @@ fn ours(client: &mut Client, arena: &Arena, rows: &mut Rows) -> Result<(), Fault
     let pool = arena::once(client, target, arena::command(&[SYSTEM_TRUE]), &[])?;
     if pool.record.warm {
         rows.pool.add(pool.ended);
+        rows.pool_stages.add(&pool);
     } else {
         rows.pool_misses += 1;
     }
-    arena::pool(client, SandboxSpec::default(), 2)?;
+    arena::pool(client, SandboxSpec::default(), POOL)?;
     let target = Target::New(arena::with_programs());
     let cold = arena::once(client, target, arena::command(&[TRUE]), &programs)?;
     rows.cold.add(cold.ended);
@@ -208,6 +213,7 @@ impl Rows {
         }
         for (what, stages) in [
             ("claim of a parked sandbox", &self.warm_stages),
+            ("run served by a pool", &self.pool_stages),
             ("run made from nothing", &self.cold_stages),
         ] {
             let line = stages.line();
