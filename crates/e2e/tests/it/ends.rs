@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use leasehold_e2e::{Instance, Need, need};
+use leasehold_e2e::{Instance, Need, need, patience};
 use rustix::process::Signal;
 
 use crate::record::{assert_clean, assert_nothing_left, exceeded, reason};
 
 const SOON: Duration = Duration::from_secs(20);
+
+/// A time flag that leaves an emulated machine time to get going.
+fn stretched(ms: u32) -> String {
+    format!("{}ms", ms * patience())
+}
 
 #[test]
 fn success_is_completed_and_nothing_is_left() {
@@ -78,7 +83,7 @@ fn the_wall_limit_ends_a_stubborn_command_and_keeps_its_output() {
     let instance = Instance::new();
     let outcome = instance
         .sh(
-            &["--timeout", "1s", "--grace", "200ms"],
+            &["--timeout", &stretched(1_000), "--grace", "200ms"],
             "trap '' TERM; echo before; while :; do sleep 1; done",
         )
         .status_is(124);
@@ -99,7 +104,7 @@ fn a_polite_command_may_end_within_the_grace() {
     let instance = Instance::new();
     let outcome = instance
         .sh(
-            &["--timeout", "500ms", "--grace", "10s"],
+            &["--timeout", &stretched(500), "--grace", &stretched(10_000)],
             "trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done",
         )
         .status_is(124);
@@ -338,5 +343,144 @@ fn an_ordinary_user_gets_the_same_ends() {
     instance
         .sh(&["--timeout", "500ms", "--grace", "100ms"], "sleep 30")
         .status_is(124);
+    assert_nothing_left(&instance);
+}
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Runs a Python program that says `before` first, and sees that its status, its record, what is kept of
+/// its output and `show` agree on how it ended.
+#[track_caller]
+fn python_ends(instance: &Instance, flags: &str, program: &str, status: i32, end: &str) {
+    let program = format!("print('before', flush=True)\n{program}");
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let tail = ["--", PYTHON, "-c", &program];
+    let outcome = instance.cli([&["run", "--json"], &flags[..], &tail].concat());
+    let record = outcome.status_is(status).within(SOON).json();
+    let which = record["end"]["which"].as_str();
+    assert_eq!(which.unwrap_or(reason(&record)), end, "{record:#}");
+    assert_eq!(record["exit_status"], status, "{record:#}");
+    let kept = std::fs::read(record["files"]["stdout"].as_str().unwrap()).unwrap();
+    assert!(kept.starts_with(b"before\n"), "{record:#}");
+    assert!(!kept.ends_with(b"survived\n"), "{record:#}");
+    assert_clean(&record);
+    let shown = instance.cli(["show", record["run"].as_str().unwrap()]);
+    let shown = shown.status_is(0).out();
+    if let Some(which) = which {
+        // The number of the signal that ended it would explain nothing.
+        let word = which.split('_').next().unwrap();
+        assert!(shown.contains(word), "{shown}");
+        assert!(!shown.contains("signal 9"), "{shown}");
+    }
+}
+
+/// Every end that a program can bring about, from another kind of program than a shell.
+#[test]
+fn programs_of_every_kind_are_told_their_end() {
+    let name = "ends::programs_of_every_kind_are_told_their_end";
+    if !need(name, &[Need::Root, Need::Path(PYTHON)]) {
+        return;
+    }
+    let instance = Instance::new();
+    let ends = |flags: &str, program: &str, status: i32, end: &str| {
+        python_ends(&instance, flags, program, status, end);
+    };
+    let hog = "x = []\nwhile True: x.append(bytearray(1 << 20))";
+    ends("--memory 64M", hog, 137, "memory");
+    // One process is chosen by the kernel; the sandbox ends as one all the same.
+    let child = "import os\nif os.fork() == 0:\n  x = []\n  while True: x.append(bytearray(1 << 20))\nos.wait()\nprint('survived')";
+    ends("--memory 64M", child, 137, "memory");
+    let forks =
+        "import os, time\nfor _ in range(99):\n  if os.fork() == 0: time.sleep(9); os._exit(0)";
+    ends("--pids 20", forks, 137, "pids");
+    let filler = "with open('/tmp/f', 'wb') as f:\n  for _ in range(64): f.write(bytes(1 << 20))";
+    ends("--disk 16M", filler, 137, "disk");
+    let files = "for at in range(900): open(f'/home/user/{at}', 'w')";
+    ends("--inodes 300", files, 137, "inodes");
+    ends("--cpu-time 500ms", "while True: pass", 137, "cpu_time");
+    let flood = "import os\nwhile True: os.write(1, b'x' * 65536)";
+    let flooded = "--output-limit 1M --on-output-limit kill";
+    ends(flooded, flood, 137, "output");
+    let sleeper = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)";
+    ends("--timeout 1s --grace 100ms", sleeper, 124, "timeout");
+    ends("", "import os; os.abort()", 134, "tool_error");
+    ends("", "raise SystemExit(99)", 99, "tool_error");
+    assert_nothing_left(&instance);
+}
+
+/// What was asked for and cannot be held is refused before anything runs; unasked it is named.
+#[test]
+fn a_limit_that_cannot_be_held_is_refused_unless_told_otherwise() {
+    let name = "ends::a_limit_that_cannot_be_held_is_refused_unless_told_otherwise";
+    if !need(name, &[Need::Root, Need::Program("setpriv")]) {
+        return;
+    }
+    let instance = Instance::of(leasehold_e2e::Who::Ordinary);
+    let record = instance.record_of(&[], "true");
+    let rows = record["contract"]["enforcement"].as_array().unwrap();
+    let memory = rows.iter().find(|row| row["which"] == "memory").unwrap();
+    if memory["how"] != "best_effort" {
+        leasehold_e2e::skip(name, "an ordinary user has control groups here");
+        return;
+    }
+    for (flag, value, word) in [
+        ("--memory", "64M", "memory"),
+        ("--cpu", "0.5", "cpu"),
+        ("--pids", "9", "pids"),
+        ("--cpu-time", "1s", "cpu_time"),
+    ] {
+        let runs = || {
+            std::fs::read_dir(instance.state().join("runs"))
+                .unwrap()
+                .count()
+        };
+        let before = runs();
+        let outcome = instance
+            .run([flag, value, "--", "echo", "ran"])
+            .status_is(125);
+        let named = format!("limit `{word}` cannot be enforced");
+        assert!(outcome.err().contains(&named), "{}", outcome.story());
+        assert!(!outcome.out().contains("ran"), "{}", outcome.story());
+        assert_eq!(runs(), before, "a refused run left a record");
+        let words = [
+            flag,
+            value,
+            "--allow-unenforced",
+            "--json",
+            "--",
+            "echo",
+            "ran",
+        ];
+        let record = instance.run(words).status_is(0).json();
+        let rows = record["contract"]["enforcement"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["which"] == word);
+        let row = row.unwrap_or_else(|| panic!("{word}: {record:#}"));
+        assert_ne!(row["how"], "enforced", "{record:#}");
+    }
+    assert_nothing_left(&instance);
+}
+
+#[test]
+fn what_cannot_be_started_says_which_and_why() {
+    let instance = Instance::new();
+    let missing = instance.run(["--json", "--", "no-such-command"]);
+    let record = missing.status_is(127).json();
+    assert_eq!(reason(&record), "tool_error", "{record:#}");
+    let script = "printf '#!/no/such/interpreter\\n' > a; chmod +x a; printf x > b; mkdir c; for f in a b c; do ./$f; echo $?; done 2>/dev/null";
+    assert_eq!(instance.sh(&["--quiet"], script).out(), "127\n126\n126\n");
+    let folder = instance.scratch("project");
+    instance.write(&folder.join("text"), "no program");
+    let at = folder.display().to_string();
+    for (command, status) in [
+        ("./text", 126),
+        ("./absent", 127),
+        ("/tmp", 126),
+        ("/", 126),
+    ] {
+        let outcome = instance.run(["--workspace", &at, "--", command]);
+        let outcome = outcome.status_is(status);
+        assert!(outcome.err().contains(command), "{}", outcome.story());
+        assert_eq!(reason(&instance.last_record()), "tool_error");
+    }
     assert_nothing_left(&instance);
 }

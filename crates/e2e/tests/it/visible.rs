@@ -250,3 +250,73 @@ fn two_sandboxes_do_not_see_each_other() {
         "{told}"
     );
 }
+
+/// With two cores every runtime sees two: what it sees is the limit, not a constant.
+#[test]
+fn language_runtimes_see_a_raised_limit() {
+    let name = "visible::language_runtimes_see_a_raised_limit";
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        leasehold_e2e::skip(name, "needs two processors");
+        return;
+    }
+    let instance = Instance::new();
+    let java = "echo 'class A { public static void main(String[] a) { System.out.println(Runtime.getRuntime().availableProcessors()); } }' > A.java; java -XX:-UsePerfData A.java";
+    let go = "mkdir g; cd g; printf 'package main\\nimport (\"fmt\"; \"runtime\")\\nfunc main() { fmt.Println(runtime.NumCPU()) }\\n' > a.go; HOME=/tmp GOFLAGS=-mod=mod go run a.go";
+    for (program, script) in [
+        (
+            "/usr/bin/python3",
+            "python3 -c 'import os; print(os.cpu_count())'",
+        ),
+        ("/usr/bin/node", "node -p 'os.availableParallelism()'"),
+        ("/usr/bin/java", java),
+        ("/usr/bin/go", go),
+    ] {
+        if !need(&format!("{name} ({program})"), &[Need::Path(program)]) {
+            continue;
+        }
+        for cpu in ["1", "2"] {
+            // Those that are slow to start were seen with one already.
+            if cpu == "1" && program != "/usr/bin/go" {
+                continue;
+            }
+            let flags = [
+                "--quiet",
+                "--cpu",
+                cpu,
+                "--memory",
+                "1G",
+                "--timeout",
+                "60s",
+            ];
+            let outcome = instance.sh(&flags, script).status_is(0);
+            assert_eq!(outcome.out().trim(), cpu, "{program}: {}", outcome.story());
+        }
+    }
+}
+
+/// A value arrives as it was written, whatever is in it; an unset name of ours is no name inside.
+#[test]
+fn values_of_the_environment_arrive_exactly() {
+    let instance = Instance::new();
+    let value = " two words\t\n\"quoted\" $HOME `id` \u{e9} = ";
+    let given = format!("GIVEN={value}");
+    let words = [
+        "--quiet",
+        "--env",
+        &given,
+        "--env",
+        "EMPTY=",
+        "--env",
+        "PATH=/bin",
+    ];
+    let script = "printf %s \"$GIVEN\"; printf '|%s|' \"${EMPTY-unset}\" \"$PATH\"";
+    let outcome = instance.sh(&words, script).status_is(0);
+    assert_eq!(
+        outcome.out(),
+        format!("{value}|||/bin|"),
+        "{}",
+        outcome.story()
+    );
+    let outcome = instance.run(["--env", "=x", "--", "true"]).status_is(2);
+    assert!(outcome.err().contains("env"), "{}", outcome.story());
+}
