@@ -218,38 +218,6 @@ fn a_killed_spawner_takes_its_own_helpers_along_and_nothing_else() {
     assert_nothing_left(&instance);
 }
 
-/// In the middle of making many, again and again: what was half made is ended and removed.
-#[test]
-fn a_spawner_killed_while_it_makes_sandboxes_leaves_none_half_made() {
-    let instance = Instance::new();
-    instance.run(["--", "true"]).status_is(0);
-    let supervisor = instance.supervisor().expect("a supervisor");
-    for round in 0..6_u64 {
-        let pool = instance.start(["pool", "12"]);
-        until("a sandbox in the making", SOON, || {
-            (instance.inventory().count("scratch") > 0).then_some(())
-        });
-        std::thread::sleep(Duration::from_millis(round * 3));
-        // The oldest is the spawner; the others are in the making.
-        if let Some(spawner) = children(supervisor, "lease-spawner").iter().min() {
-            kill(*spawner);
-        }
-        // Whether it fills is the pool's affair.
-        pool.wait(SOON);
-        instance.cli(["pool", "0"]).status_is(0);
-        until("an empty ledger", SOON, || {
-            (instance.inventory().count("scratch") == 0).then_some(())
-        });
-    }
-    assert_eq!(instance.supervisor(), Some(supervisor));
-    until("children of the supervisor that all live", SOON, || {
-        let mut all = all_children(supervisor).into_iter();
-        all.all(|(pid, _)| !gone(pid.cast_signed())).then_some(())
-    });
-    instance.run(["--", "true"]).status_is(0);
-    assert_nothing_left(&instance);
-}
-
 /// A parked sandbox whose init dies is removed and replaced without a call.
 #[test]
 fn a_killed_parked_init_is_replaced() {

@@ -116,6 +116,21 @@ fn the_inventory_sees_one_of_each_kind() {
         _ => skip(name, "no loop device can be made here"),
     }
 
+    assert_nothing_left(&instance);
+}
+
+/// The same for what is a file.
+#[test]
+fn the_inventory_sees_leases_sockets_and_files() {
+    let name = "crash::the_inventory_sees_leases_sockets_and_files";
+    if !need(name, &[Need::Root]) {
+        return;
+    }
+    let instance = Instance::new();
+    instance.run(["--", "true"]).status_is(0);
+    assert_nothing_left(&instance);
+    let seen = |kind: &str| instance.inventory().count(kind);
+
     let block = lease(&instance).expect("a free block");
     let leased = seen("uids");
     fs::remove_file(&block).unwrap();
