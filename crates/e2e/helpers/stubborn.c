@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +33,7 @@ int main(int count, char **words) {
         signal(SIGTERM, SIG_IGN);
         pid_t child = vfork();
         if (child == 0) {
-            alarm(LONG);
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             for (;;) pause();
         }
     }
