@@ -70,7 +70,12 @@ mod tests {
     use super::*;
 
     fn read(words: &[&str]) -> Option<Mode> {
-        mode(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        mode(
+            &words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>(),
+        )
     }
 
     #[test]
@@ -82,7 +87,12 @@ mod tests {
             Some(Mode::Init(Some(warm::Warm::Python)))
         );
         assert_eq!(read(&["x", "serve"]), Some(Mode::Serve));
-        for words in [&["x"][..], &[], &["x", "init", "--warm"], &["x", "stub", "y"]] {
+        for words in [
+            &["x"][..],
+            &[],
+            &["x", "init", "--warm"],
+            &["x", "stub", "y"],
+        ] {
             assert_eq!(read(words), None, "{words:?}");
         }
     }

@@ -7,13 +7,13 @@
 #[cfg(feature = "host")]
 pub mod cgroup;
 #[cfg(feature = "host")]
-pub mod mount;
-#[cfg(feature = "host")]
 pub mod confine;
 #[cfg(feature = "host")]
 pub mod loop_device;
 #[cfg(feature = "host")]
 pub mod measure;
+#[cfg(feature = "host")]
+pub mod mount;
 #[cfg(feature = "host")]
 pub mod spawn;
 #[cfg(feature = "host")]
