@@ -10,6 +10,8 @@ use leasehold_protocol::envd::process::Empty;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+use tokio::time::Instant;
+
 use super::acting::{self, Done, refused};
 use super::state::{Shared, State};
 use super::token::Token;
@@ -18,8 +20,8 @@ use super::{bounds, procfs, tree};
 
 /// Directories that are emptied by a reset.
 const SCRATCH: [&str; 5] = ["/workspace", "/home/user", "/tmp", "/var/tmp", "/dev/shm"];
-/// Rounds of killing after which a reset gives up.
-const ROUNDS: u32 = 50;
+/// Time after which a reset gives up killing.
+const KILL_TIME: Duration = Duration::from_secs(10);
 /// Lines of what could not be removed.
 const LINES: usize = 8;
 
@@ -140,8 +142,10 @@ fn strangers(state: &Shared) -> Vec<i32> {
 
 async fn kill_all(state: &Shared) -> u32 {
     let mut killed = std::collections::BTreeSet::new();
-    state.processes.kill_all();
-    for _ in 0..ROUNDS {
+    state.processes.forget();
+    let end = Instant::now() + KILL_TIME;
+    // Again and again: the killed take their time, and whoever forks is faster than one look.
+    while Instant::now() < end {
         let targets = strangers(state);
         if targets.is_empty() {
             break;

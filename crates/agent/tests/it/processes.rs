@@ -102,7 +102,8 @@ fn i12_rules_are_inherited_and_shared() {
         assert_eq!(made.code(), "permission_denied");
     }
     // Reading another's environment is what tracing it would take.
-    let (_stream, pid) = agent.script("MARK=seen exec sleep 300");
+    let (mut stream, pid) = agent.script("MARK=seen exec sh -c 'echo up; exec sleep 300'");
+    stream.until("up");
     let other = format!("grep -c MARK=seen /proc/{pid}/environ; kill {pid} && echo killed");
     assert_eq!(agent.run(&other).stdout, "1\nkilled\n");
 }
@@ -215,7 +216,7 @@ fn input_reaches_the_process_in_order() {
         return;
     }
     let agent = Agent::boot();
-    let mut request = shell("cat; echo over");
+    let mut request = shell("cat; while [ ! -e go ]; do sleep 0.02; done; echo over");
     request.stdin = None;
     let (stream, pid) = agent.start(&request, &[]);
     let input = |text: &str| json!({"stdin": Base64(text.as_bytes().to_vec())});
@@ -254,6 +255,7 @@ fn input_reaches_the_process_in_order() {
         let closed = agent.call("/process.Process/CloseStdin", &selector(pid));
         assert_eq!(closed.status, 200);
     }
+    assert_eq!(agent.upload("go", b"").status, 200);
     assert_eq!(stream.finish().stdout, "one two three over\n");
     let late = json!({"process": {"pid": pid}, "input": {"stdin": "eA=="}});
     assert_eq!(

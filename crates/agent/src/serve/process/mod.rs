@@ -349,11 +349,8 @@ impl Registry {
         });
     }
 
-    /// Kills everything and forgets what ended. The ends themselves come later.
-    pub(super) fn kill_all(&self) {
-        for process in self.live.borrow().values() {
-            let _ = process.signal(Signal::KILL);
-        }
+    /// Forgets what ended.
+    pub(super) fn forget(&self) {
         self.ended.borrow_mut().clear();
     }
 }
