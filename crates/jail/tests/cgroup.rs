@@ -217,6 +217,11 @@ fn the_processor_share_holds_for_small_and_large_shares() {
     let Some(bench) = Bench::new(TEST) else {
         return;
     };
+    // A period's end comes late on an emulated machine, which says so by this variable.
+    let slack = match std::env::var_os("LEASEHOLD_PATIENCE") {
+        None => 1.1,
+        Some(_) => 1.3,
+    };
     for milli in [50, 200, 1_000] {
         let limits = GroupLimits {
             cpu_milli: Some(milli),
@@ -226,7 +231,7 @@ fn the_processor_share_holds_for_small_and_large_shares() {
         let cores = cores_used(&group, 3.0);
         let share = f64::from(milli) / 1_000.0;
         eprintln!("share {share}: used {cores:.4} cores, {:?}", group.usage());
-        assert!(cores <= share * 1.1, "share {share}: used {cores:.4}");
+        assert!(cores <= share * slack, "share {share}: used {cores:.4}");
         // A whole core may not be free to be used up on a busy host; small shares always are.
         assert!(milli > 200 || group.usage().throttled_micros.unwrap() > 0);
     }

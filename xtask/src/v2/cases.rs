@@ -69,7 +69,7 @@ pub(super) fn pack(guest: &mut Tree, tally: &mut Tally) -> Result<Vec<Case>> {
             "jail-cgroup",
             "root",
             300,
-            "/guest/cgroup --test-threads=1 --nocapture",
+            "LEASEHOLD_PATIENCE=6 /guest/cgroup --test-threads=1 --nocapture",
         ));
     }
     end_to_end(guest, &mut cases)?;
