@@ -67,8 +67,8 @@ fn tests(tally: &mut Tally) -> Result<()> {
     }
     let listed = fs::read_to_string(&skips).unwrap_or_default();
     tally.add(runner::skips(&listed));
-    println!("\n==> test-v2: cargo xtask test-v2");
-    tally.add(v2::run(None)?);
+    println!("\n==> test-v2: cargo xtask test-v2 {}", v2::IN_CI);
+    tally.add(v2::run(Some(v2::IN_CI))?);
     Ok(())
 }
 
