@@ -32,11 +32,10 @@ fn chosen(name: &str, words: &str) -> bool {
 }
 
 /// Builds the guest, boots it, and counts its cases, or those whose name contains one of the words of
-/// a comma-separated list. A guest that cannot be built here is a skip with its reason, unless
-/// `required`.
+/// a comma-separated list. A guest that cannot be built here is a skip with its reason.
 ///
 /// # Errors
-/// When building the tests fails, or when the guest cannot be made and `required` is set.
+/// When building the tests fails, or the emulator cannot be started.
 pub(crate) fn run(filter: Option<&str>) -> Result<Tally> {
     let mut tally = Tally::default();
     if !cfg!(target_arch = "x86_64") {
