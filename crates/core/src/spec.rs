@@ -14,11 +14,12 @@ pub enum WorkspaceMode {
     /// Empty, gone afterwards.
     #[default]
     Ephemeral,
-    /// A host directory, readable only.
+    /// A host directory, readable only. Its sockets and pipes are dead inside.
     ReadOnly,
     /// A disposable copy-on-write view of a host directory; the directory itself never changes.
     Clone,
-    /// The host directory itself, writable. Must be said aloud.
+    /// The host directory itself, writable. Must be said aloud. Files made inside belong to its
+    /// owner outside; a socket in it that the owner may connect to can be connected to from inside.
     ReadWrite,
 }
 

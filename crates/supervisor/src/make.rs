@@ -9,11 +9,9 @@ use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::limits::Limits;
 use leasehold_core::record::Usage;
 use leasehold_core::sandbox::state::Action;
-use leasehold_core::spec::{self, SandboxSpec};
+use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
 use leasehold_jail::cgroup::{Group, GroupLimits};
-use leasehold_jail::spawn::{
-    Disk, IdBlock, Made, MakeFds, MakeSpec, ORDERS_MAX, SpawnError, Warm, WorkspaceMode,
-};
+use leasehold_jail::spawn::{Disk, IdBlock, Made, MakeFds, MakeSpec, ORDERS_MAX, SpawnError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
@@ -425,10 +423,8 @@ impl Server {
 /// Time the spawner has for a sandbox.
 fn order_bound(sandbox: &Sandbox) -> Duration {
     match sandbox.spec.workspace {
-        spec::WorkspaceMode::Clone => COPY_BOUND,
-        spec::WorkspaceMode::Ephemeral
-        | spec::WorkspaceMode::ReadOnly
-        | spec::WorkspaceMode::ReadWrite => MAKE_BOUND,
+        WorkspaceMode::Clone => COPY_BOUND,
+        WorkspaceMode::Ephemeral | WorkspaceMode::ReadOnly | WorkspaceMode::ReadWrite => MAKE_BOUND,
     }
 }
 
@@ -460,15 +456,8 @@ fn order(sandbox: &Sandbox, directory: Option<&OwnedFd>) -> io::Result<MakeSpec>
             }
         },
         shm_bytes: (limits.memory_bytes.value / 2).min(SHM_MAX),
-        workspace: match sandbox.spec.workspace {
-            spec::WorkspaceMode::Ephemeral => WorkspaceMode::Ephemeral,
-            spec::WorkspaceMode::ReadOnly => WorkspaceMode::ReadOnly,
-            spec::WorkspaceMode::Clone => WorkspaceMode::Clone,
-            spec::WorkspaceMode::ReadWrite => WorkspaceMode::ReadWrite,
-        },
-        warm: sandbox.spec.warm.map(|warm| match warm {
-            spec::Warm::Python => Warm::Python,
-        }),
+        workspace: sandbox.spec.workspace,
+        warm: sandbox.spec.warm,
         caller_uid,
         caller_gid,
         deadline: order_bound(sandbox),

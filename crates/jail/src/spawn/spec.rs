@@ -3,6 +3,8 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+pub use leasehold_core::spec::{Warm, WorkspaceMode};
+
 use super::step::SpawnError;
 
 /// User and group id of a workload inside.
@@ -40,38 +42,6 @@ pub enum Disk {
     },
     /// An ext4 image of the wanted size; [`MakeFds::disk`] is its block device. Needs root.
     Image,
-}
-
-/// What `/workspace` is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkspaceMode {
-    /// Empty, on scratch, gone with the sandbox.
-    Ephemeral,
-    /// The given directory, readable. Its sockets and pipes are dead inside.
-    ReadOnly,
-    /// The given directory as it is now; changes go to scratch and are gone with the sandbox.
-    Clone,
-    /// The given directory itself. Files made inside belong to its owner outside. A socket in it
-    /// that the owner may connect to can be connected to from inside.
-    ReadWrite,
-}
-
-impl WorkspaceMode {
-    /// Whether a host directory comes with it.
-    #[must_use]
-    pub fn needs_directory(self) -> bool {
-        match self {
-            Self::Ephemeral => false,
-            Self::ReadOnly | Self::Clone | Self::ReadWrite => true,
-        }
-    }
-}
-
-/// An interpreter that the parked stub warms before it says it is ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Warm {
-    /// `python3`.
-    Python,
 }
 
 /// One sandbox as the supervisor orders it.
