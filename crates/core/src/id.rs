@@ -120,6 +120,15 @@ id!(
     "One tool invocation or command, as a durable record."
 );
 
+id!(LeaseId, b'l', "lease", "The time-bound right to operate one sandbox.");
+id!(KeyId, b'k', "key", "One API key; not the secret in it.");
+id!(
+    WorkerId,
+    b'w',
+    "worker",
+    "The process that owns sandboxes on one machine."
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,13 +5,19 @@
 //! for the lifecycle, [`end`] for how a run ends, and [`limits`] for what bounds it.
 
 pub mod contract;
+pub mod digest;
 pub mod end;
 pub mod error;
+pub mod event;
 pub mod id;
 pub mod isolation;
+pub mod lease;
 pub mod limits;
+pub mod name;
+pub mod outcome;
 pub mod quantity;
 pub mod record;
 pub mod sandbox;
 pub mod spec;
 pub mod stage;
+pub mod tenant;
