@@ -3,3 +3,5 @@
 //! It authenticates, resolves tenant and policy, fixes the contract, allocates, grants leases, ends what
 //! expired, reconciles and signs. Bytes of terminals and output never pass through its rows. It knows
 //! no HTTP and no concrete store or backend: those are wired in the binary.
+
+pub mod plan;

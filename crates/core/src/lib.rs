@@ -17,6 +17,7 @@ pub mod name;
 pub mod outcome;
 pub mod quantity;
 pub mod record;
+pub mod run_contract;
 pub mod sandbox;
 pub mod spec;
 pub mod stage;

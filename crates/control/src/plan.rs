@@ -1,0 +1,68 @@
+//! What admission hands on: a contract that is fixed, and what is needed to carry it out.
+
+use std::sync::Arc;
+
+use leasehold_core::digest::Digest;
+use leasehold_core::name::Name;
+use leasehold_core::run_contract::RunContract;
+use leasehold_core::spec::{ExecSpec, SandboxSpec};
+use serde::{Deserialize, Serialize};
+
+/// How a tenant's runs share the workers, as the policies that meet say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Weight in fair queueing; from 1.
+    pub weight: u32,
+    /// Most runs of the tenant at once.
+    pub tenant_running_max: u32,
+    /// Most runs of the tenant that wait.
+    pub tenant_queued_max: u32,
+    /// Most runs of this tool of this tenant at once; absent for a bare command.
+    pub tool_running_max: Option<(Name, u32)>,
+    /// Most runs admitted in a minute.
+    pub per_minute_max: u32,
+}
+
+/// What is needed to start a run and is not in its contract, since it may be secret. Kept by the store
+/// until the run ends, so that a restarted daemon can start what was admitted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The computer.
+    pub sandbox: SandboxSpec,
+    /// The command.
+    pub exec: ExecSpec,
+    /// Bytes of standard input, written and then closed; none means it reads as empty.
+    pub stdin: Option<Vec<u8>>,
+    /// Object that holds the workspace's content as a tar archive.
+    pub workspace: Option<Digest>,
+}
+
+/// How the output of a tool is checked once it has ended.
+pub trait OutputCheck: Send + Sync {
+    /// Checks standard output; gives the structured output as JSON text.
+    ///
+    /// # Errors
+    /// Where it breaks the schema, for `invalid_output`.
+    fn check(&self, stdout: &[u8]) -> Result<String, String>;
+}
+
+/// A run that may begin once it is committed.
+#[derive(Clone)]
+pub struct Plan {
+    /// The contract.
+    pub contract: RunContract,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its canonical form.
+    pub canonical: Vec<u8>,
+    /// What starts it.
+    pub start: Start,
+    /// How it shares.
+    pub share: Share,
+    /// Check of the structured output, for tools that declare one.
+    pub output: Option<Arc<dyn OutputCheck>>,
+    /// Digest of all that goes into the result, for tools that declare themselves pure.
+    pub cache: Option<Digest>,
+    /// What the caller should know although it was admitted, such as a deprecated version.
+    pub warnings: Vec<String>,
+}
