@@ -436,6 +436,7 @@ impl Server {
                 format!("the sandbox could not be made: {detail}"),
             )
         })?;
+        self.order_waiting();
         if let Some(sandbox) = self.sandboxes.get_mut(&key) {
             // While the spawner works; without it the run makes its own, later and slower.
             sandbox.blank = self.records.blank(&sandbox.id, &mut self.spares).ok();
@@ -550,7 +551,8 @@ impl Server {
                 Role::Pool(_) | Role::Provisioned(_) => None,
             },
         });
-        let stuck = self.stuck.values().map(|entry| SandboxStatus {
+        let stuck = self.stuck.values().map(|stuck| &stuck.entry);
+        let stuck = stuck.map(|entry| SandboxStatus {
             sandbox: entry.sandbox.clone(),
             state: State::Stuck,
             init_pid: 0,

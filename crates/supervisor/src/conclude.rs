@@ -23,6 +23,7 @@ impl Server {
     pub(crate) fn collected(&mut self, key: Key) -> bool {
         let now = Instant::now();
         let dead = self.sandbox_dead(key);
+        let overdue = self.sandbox_overdue(key);
         let Some(run) = self.runs.get_mut(&key) else {
             return false;
         };
@@ -56,6 +57,11 @@ impl Server {
             Collection::Wanted if !dead => {
                 self.kill_run(key);
                 return false;
+            }
+            // Nothing is read from under a process that may still write.
+            Collection::Wanted if overdue => {
+                run.collection = Collection::None;
+                run.record.artifacts = vec![uncollected()];
             }
             Collection::Wanted => {
                 self.start_collector(key);

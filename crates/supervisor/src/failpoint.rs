@@ -10,12 +10,14 @@ use leasehold_core::stage::Stage;
 pub(crate) struct Failpoints {
     holds: Vec<(Stage, Duration)>,
     faults: Vec<String>,
+    turns: u32,
 }
 
 /// `LEASEHOLD_HOLD=<stage>:<ms>[,…]` holds every run that long at the end of that stage.
 #[cfg(debug_assertions)]
 pub(crate) const HOLD_VARIABLE: &str = "LEASEHOLD_HOLD";
-/// `LEASEHOLD_FAULT=<name>[,…]` makes the named steps of removal fail: `cgroups`, `uids`, `scratch`.
+/// `LEASEHOLD_FAULT=<name>[,…]` makes the named steps of removal fail: `cgroups`, `uids`, `scratch`; or
+/// kills the spawner before every third order: `spawner`.
 #[cfg(debug_assertions)]
 pub(crate) const FAULT_VARIABLE: &str = "LEASEHOLD_FAULT";
 
@@ -48,6 +50,7 @@ impl Failpoints {
                 .filter(|f| !f.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            turns: 0,
         }
     }
 
@@ -57,6 +60,12 @@ impl Failpoints {
             .iter()
             .find(|(held, _)| *held == stage)
             .map(|(_, time)| *time)
+    }
+
+    /// Whether something is to happen this time: every so many times.
+    pub(crate) fn turn(&mut self, name: &str, every: u32) -> bool {
+        self.turns = self.turns.wrapping_add(u32::from(self.fault(name)));
+        self.fault(name) && self.turns.is_multiple_of(every)
     }
 
     /// Whether a step of removal is to fail.
@@ -75,5 +84,9 @@ mod tests {
         assert_eq!(points.hold(Stage::Inject), Some(Duration::from_millis(250)));
         assert_eq!(points.hold(Stage::Destroy), None);
         assert!(points.fault("uids") && !points.fault("cgroups"));
+        let mut points = points;
+        let turns = [(); 6].map(|()| points.turn("uids", 3));
+        assert_eq!(turns, [false, false, true, false, false, true]);
+        assert!(!points.turn("cgroups", 1));
     }
 }

@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod lock;
 mod log;
 mod make;
+mod order;
 pub mod paths;
 mod pool;
 pub mod records;

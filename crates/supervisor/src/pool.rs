@@ -295,6 +295,7 @@ impl Server {
         match made {
             Ok(slot) => {
                 pool.making.push(slot);
+                self.order_waiting();
                 if let Some(sandbox) = self.sandboxes.get_mut(&slot) {
                     // Without it the run makes its own, later and slower.
                     sandbox.blank = self.records.blank(&sandbox.id, &mut self.spares).ok();

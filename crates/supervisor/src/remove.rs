@@ -23,8 +23,40 @@ use crate::sweep::Sweeper;
 /// How long control groups of a dead sandbox may take to go: the kernel needs a moment after the
 /// last process.
 const GROUPS_BOUND: Duration = Duration::from_millis(100);
-/// Pause between two attempts at what did not go.
-const STUCK_EVERY: Duration = Duration::from_secs(10);
+/// Pause until the first attempt at what did not go; doubled with each, up to the second.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
+const STUCK_AFTER_MAX: Duration = Duration::from_secs(600);
+
+/// A sandbox whose removal did not converge. It holds its uid block and its place among those that fit.
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    pub(crate) entry: Entry,
+    /// Attempts since.
+    tries: u32,
+    /// When the next one is due.
+    due: Instant,
+}
+
+impl Stuck {
+    pub(crate) fn new(entry: Entry) -> Self {
+        Self {
+            entry,
+            tries: 0,
+            due: Instant::now() + STUCK_AFTER,
+        }
+    }
+
+    /// It is still there.
+    fn again(&mut self, now: Instant) {
+        self.tries = self.tries.saturating_add(1);
+        self.due = now + stuck_pause(self.tries);
+    }
+}
+
+fn stuck_pause(tries: u32) -> Duration {
+    let doubled = STUCK_AFTER.saturating_mul(1 << tries.min(16));
+    doubled.min(STUCK_AFTER_MAX)
+}
 
 /// What was seen of a sandbox's processes and control groups.
 #[derive(Debug, Clone)]
@@ -152,11 +184,12 @@ impl Server {
         if sandbox.blank.take().is_some() {
             self.records.remove_blank(sandbox.id.as_str());
         }
-        let made = sandbox.made.take();
-        if let Some(made) = &made {
+        if let Some(made) = sandbox.made.take() {
             self.sources.forget(&made.pidfd);
+            if sandbox.death.is_none() {
+                self.adopt(made.pid, made.pidfd);
+            }
         }
-        drop(made);
         let alive = !groups.processes.clean;
         let namespaces = if alive {
             "a process may still hold it"
@@ -254,27 +287,67 @@ impl Server {
         if let Err(error) = self.ledger.write(&entry) {
             log::failure("a ledger entry could not be written", &error);
         }
-        self.stuck.insert(entry.sandbox.clone(), entry);
+        self.stuck.insert(entry.sandbox.clone(), Stuck::new(entry));
         self.start_stuck();
     }
 
     /// Arms the next attempt at what is stuck.
     pub(crate) fn start_stuck(&mut self) {
-        if !self.stuck.is_empty() && !self.timers.pending(Timer::Stuck) {
-            self.timers.set(Timer::Stuck, Instant::now(), STUCK_EVERY);
+        let now = Instant::now();
+        match self.stuck.values().map(|stuck| stuck.due).min() {
+            Some(due) => {
+                let wait = due.saturating_duration_since(now);
+                self.timers.set(Timer::Stuck, now, wait);
+            }
+            None => self.timers.clear(Timer::Stuck),
         }
     }
 
-    /// Tries again, from the ledger entries alone.
+    /// A process that was in the way is gone: all that is stuck is tried at once.
+    pub(crate) fn hurry_stuck(&mut self) {
+        self.try_stuck(|_| true);
+    }
+
+    /// Tries again what is due, from the ledger entries alone.
     pub(crate) fn retry_stuck(&mut self) {
+        let now = Instant::now();
+        self.try_stuck(|stuck| stuck.due <= now);
+    }
+
+    fn try_stuck(&mut self, wanted: impl Fn(&Stuck) -> bool) {
         let sweeper = Sweeper {
             paths: &self.paths,
             cgroups: &self.cgroups,
             uids: self.uids.as_ref(),
             ledger: &self.ledger,
         };
-        self.stuck
-            .retain(|_, entry| !sweeper.remove(entry, Duration::ZERO).clean());
+        self.stuck.retain(|id, stuck| {
+            if !wanted(stuck) {
+                return true;
+            }
+            let observed = sweeper.remove(&stuck.entry, Duration::ZERO);
+            if observed.clean() {
+                log::line(&format!("sandbox {id}: removed at last"));
+                return false;
+            }
+            stuck.again(Instant::now());
+            let left = observed.residues.iter().filter(|row| !row.clean);
+            let left: Vec<&str> = left.map(|row| row.resource.as_str()).collect();
+            let (tries, left) = (stuck.tries, left.join(", "));
+            log::line(&format!("sandbox {id}: attempt {tries}: not clean: {left}"));
+            true
+        });
         self.start_stuck();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stuck_is_tried_ever_more_rarely_and_never_given_up() {
+        let pauses = [0, 1, 2, 5, 6, 7, u32::MAX].map(|tries| stuck_pause(tries).as_secs());
+        assert_eq!(pauses, [10, 20, 40, 320, 600, 600, 600]);
     }
 }

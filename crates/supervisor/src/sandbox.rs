@@ -52,6 +52,8 @@ pub(crate) struct Sandbox {
     pub(crate) made: Option<Made>,
     /// It waits for the spawner, or the spawner is at it.
     pub(crate) making: bool,
+    /// How often it was ordered.
+    pub(crate) tries: u32,
     /// The host directory of its workspace, until it is ordered.
     pub(crate) directory: Option<OwnedFd>,
     /// Host cores it may run on.
@@ -92,6 +94,7 @@ impl Sandbox {
             stub: None,
             made: None,
             making: false,
+            tries: 0,
             directory: None,
             cores: Vec::new(),
             init_ready: false,
@@ -128,7 +131,7 @@ impl Sandbox {
 
     /// Whether no process of it can be left: init was reaped, or there never was one.
     pub(crate) fn dead(&self) -> bool {
-        self.death.is_some() || self.made.is_none() && !self.making
+        self.death.is_some() || self.made.is_none() && !self.making && !self.overdue
     }
 
     /// Its leased block of host user ids, where there is one.

@@ -1,12 +1,12 @@
 //! The event loop: who is connected, which sandboxes and runs there are, and what each event and
 //! deadline sets in motion. One thread; nothing in here waits for anything but the loop itself.
 //!
-//! Calls are answered in `calls.rs`, runs moved in `step.rs`, sandboxes made in `make.rs`, watched
-//! in `guest.rs` and removed in `remove.rs`.
+//! Calls are answered in `calls.rs`, runs moved in `step.rs`, sandboxes made in `make.rs` by the
+//! spawner (`order.rs`), watched in `guest.rs` and removed in `remove.rs`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use leasehold_core::id::{RunId, SandboxId};
@@ -22,6 +22,7 @@ use crate::log;
 use crate::paths::Paths;
 use crate::pool::Pool;
 use crate::records::Records;
+use crate::remove::Stuck;
 use crate::run::Run;
 use crate::sandbox::{Role, Sandbox};
 use crate::source::{Happening, Key, Source, Sources};
@@ -67,8 +68,6 @@ pub(crate) enum Timer {
     Answer,
     /// Try again to remove what did not go.
     Stuck,
-    /// What a lost spawner half made is dead by now.
-    HalfMade,
     /// A command has had the machine to itself for long enough.
     Refill,
     /// Nothing was to do for a while.
@@ -99,10 +98,12 @@ pub(crate) struct Server {
     pub(crate) sandboxes: HashMap<Key, Sandbox>,
     pub(crate) sandbox_ids: HashMap<SandboxId, Key>,
     /// Sandboxes whose removal did not converge.
-    pub(crate) stuck: BTreeMap<SandboxId, Entry>,
+    pub(crate) stuck: BTreeMap<SandboxId, Stuck>,
     /// Sandboxes that wait for the spawner, and those it is at, oldest first.
     pub(crate) waiting: VecDeque<Key>,
     pub(crate) ordered: VecDeque<Key>,
+    /// Killed children that no sandbox stands for: number and process.
+    pub(crate) orphans: Vec<(u32, OwnedFd)>,
     pub(crate) runs: HashMap<Key, Run>,
     pub(crate) run_ids: HashMap<RunId, Key>,
     pub(crate) pools: Vec<Pool>,
@@ -140,6 +141,13 @@ pub(crate) struct Parts {
     pub(crate) spawner_seed: SpawnerSeed,
 }
 
+/// Whether there is something to read, or an end, without waiting.
+pub(crate) fn readable(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut polled = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut polled, Some(&rustix::event::Timespec::default())).is_ok_and(|count| count > 0)
+}
+
 impl Server {
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         let sources = Sources::new()?;
@@ -148,7 +156,7 @@ impl Server {
         let stuck = parts
             .stuck
             .into_iter()
-            .map(|entry| (entry.sandbox.clone(), entry))
+            .map(|entry| (entry.sandbox.clone(), Stuck::new(entry)))
             .collect();
         let server = Self {
             paths: parts.paths,
@@ -171,6 +179,7 @@ impl Server {
             stuck,
             waiting: VecDeque::new(),
             ordered: VecDeque::new(),
+            orphans: Vec::new(),
             runs: HashMap::new(),
             run_ids: HashMap::new(),
             pools: Vec::new(),
@@ -257,6 +266,7 @@ impl Server {
             Source::Spawner if self.spawner_dead() => self.renew_spawner(),
             Source::Spawner => {}
             Source::Answer => self.on_answer(),
+            Source::Orphan => self.reap_orphans(),
             Source::Connection(key) => self.on_connection(key, happening),
             Source::Init(key) => self.on_init(key),
             Source::Stub(key) => {
@@ -290,9 +300,8 @@ impl Server {
             Timer::Collector(key) => self.on_collector(key),
             Timer::Ready(key) => self.fail_sandbox(key, "it was not ready within 10 s".to_owned()),
             Timer::Bound(key) => self.on_overdue(key),
-            Timer::Answer => self.on_answer(),
+            Timer::Answer => self.take_answer(),
             Timer::Stuck => self.retry_stuck(),
-            Timer::HalfMade => self.reap_half_made(),
             Timer::Refill => {}
             Timer::Idle => self.leave_if_alone(),
             Timer::Stop => {}
@@ -345,7 +354,7 @@ impl Server {
             let _ = std::fs::remove_file(self.paths.socket());
         }
         // What was busy when it was removed may have ended since.
-        self.retry_stuck();
+        self.hurry_stuck();
         self.cgroups.remove_base();
         if let Some(uids) = &mut self.uids {
             uids.close();
@@ -363,10 +372,7 @@ impl Server {
 
     /// Whether the spawner of this moment ended: the news may be of the one before.
     fn spawner_dead(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let pidfd = self.spawner.pidfd();
-        let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
-        poll(&mut polled, Some(&rustix::event::Timespec::default())).is_ok_and(|count| count > 0)
+        readable(self.spawner.pidfd())
     }
 
     /// Waits for the spawner no longer.

@@ -25,6 +25,8 @@ pub(crate) enum Source {
     Spawner,
     /// The spawner made a sandbox, or could not.
     Answer,
+    /// A killed child that no sandbox stands for ended.
+    Orphan,
     /// A caller's connection.
     Connection(Key),
     /// The control socket of a sandbox's init.
@@ -56,6 +58,7 @@ impl Source {
             Self::Stream(key, _) => (9, key),
             Self::Collector(key) => (10, key),
             Self::Answer => (11, 0),
+            Self::Orphan => (12, 0),
         };
         kind << 56 | key
     }
@@ -75,6 +78,7 @@ impl Source {
             9 => Self::Stream(key, 1),
             10 => Self::Collector(key),
             11 => Self::Answer,
+            12 => Self::Orphan,
             _ => return None,
         })
     }
@@ -180,6 +184,7 @@ mod tests {
             Source::Signal,
             Source::Spawner,
             Source::Answer,
+            Source::Orphan,
             Source::Connection(key),
             Source::Init(key),
             Source::Stub(key),

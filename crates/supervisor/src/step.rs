@@ -88,6 +88,13 @@ impl Server {
         sandbox.is_none_or(|sandbox| sandbox.dead() || sandbox.overdue)
     }
 
+    /// Whether the sandbox of a run outlived its kill.
+    pub(crate) fn sandbox_overdue(&self, key: Key) -> bool {
+        let sandbox = self.runs.get(&key).and_then(|run| run.sandbox);
+        let sandbox = sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));
+        sandbox.is_some_and(|sandbox| sandbox.overdue && !sandbox.dead())
+    }
+
     fn allocated(&mut self, key: Key) -> bool {
         let run = &self.runs[&key];
         if run.abort {

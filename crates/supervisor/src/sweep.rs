@@ -26,7 +26,7 @@ use crate::remove::{groups_row, residue};
 use crate::scratch;
 use crate::uids::{self, Uids, blocks_in_use};
 
-/// How long the processes of one dead predecessor's sandbox may take to end.
+/// How long the processes of all a dead predecessor's sandboxes may take to end.
 const DEATH_BOUND: Duration = Duration::from_secs(2);
 
 /// Why nothing was swept.
@@ -168,11 +168,13 @@ pub(crate) fn sweep_locked(
         // All at once first, so that they die side by side.
         entries.iter().for_each(|entry| sweeper.kill(entry));
     }
+    let end = Instant::now() + DEATH_BOUND;
     for entry in entries {
+        let left = end.saturating_duration_since(Instant::now());
         let observed = if dry_run {
             Observed::default()
         } else {
-            sweeper.remove(&entry, DEATH_BOUND)
+            sweeper.remove(&entry, left)
         };
         seen.insert(entry.sandbox.clone(), observed.clone());
         report.sandboxes.push(Swept {
