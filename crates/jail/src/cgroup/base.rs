@@ -14,7 +14,7 @@ use super::locate::{Controller, Hierarchy, Located, Set};
 use super::{Controls, Missing, Tree, device, file, make_dir, remove_dir};
 
 /// What is wanted of cgroup2 where v1 does not have it.
-const WANTED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
+pub(super) const WANTED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
 
 /// Opens a mount point and makes sure that it is the file system it is said to be. Returns its
 /// device number, by which two mounts of one hierarchy are told to be one.
@@ -317,7 +317,10 @@ fn candidates(hierarchy: &Hierarchy, top_first: bool) -> Vec<PathBuf> {
         places.push(PathBuf::new());
     }
     if let Some(own) = &hierarchy.own {
-        for place in own.ancestors() {
+        let tried = own
+            .ancestors()
+            .take_while(|place| place.starts_with(&hierarchy.highest));
+        for place in tried {
             if !places.iter().any(|one| one == place) {
                 places.push(place.to_path_buf());
             }
@@ -431,6 +434,7 @@ mod tests {
             mount: PathBuf::from("/sys/fs/cgroup"),
             own: own.map(PathBuf::from),
             controllers: Set::default(),
+            highest: PathBuf::new(),
         }
     }
 
@@ -451,6 +455,16 @@ mod tests {
         );
         assert_eq!(texts(&candidates(&hierarchy(Some("")), true)), [""]);
         assert!(candidates(&hierarchy(None), false).is_empty());
+        let mut within = hierarchy(Some("user.slice/x.scope/a/b"));
+        within.highest = PathBuf::from("user.slice/x.scope");
+        assert_eq!(
+            texts(&candidates(&within, false)),
+            [
+                "user.slice/x.scope/a/b",
+                "user.slice/x.scope/a",
+                "user.slice/x.scope"
+            ]
+        );
     }
 
     #[test]

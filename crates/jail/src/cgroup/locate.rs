@@ -1,9 +1,11 @@
 //! Where control group hierarchies are mounted and where this process stands in them: pure text
-//! work over `/proc/self/mountinfo` and `/proc/self/cgroup`. Opens nothing.
+//! work over `/proc/self/mountinfo` and `/proc/self/cgroup`. Opens nothing else.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+use super::CgroupError;
 
 /// Most lines read of either file; a host with more is read to this point only.
 const LINES_MAX: usize = 16_384;
@@ -110,6 +112,8 @@ pub(super) struct Hierarchy {
     pub(super) own: Option<PathBuf>,
     /// Controllers; always empty for cgroup2, whose controllers are read from its files.
     pub(super) controllers: Set,
+    /// The highest group above our own that may be tried, relative too.
+    pub(super) highest: PathBuf,
 }
 
 /// All that was found. A hierarchy that is mounted several times is listed once per mount.
@@ -117,6 +121,41 @@ pub(super) struct Hierarchy {
 pub(super) struct Located {
     pub(super) v1: Vec<Hierarchy>,
     pub(super) v2: Vec<Hierarchy>,
+}
+
+impl Located {
+    /// What there is, for the process whose groups are in this file of `/proc`.
+    pub(super) fn read(groups: &str) -> Result<Self, CgroupError> {
+        let read = |path: &str| {
+            std::fs::read_to_string(path).map_err(|source| CgroupError::Read {
+                path: path.to_owned(),
+                source,
+            })
+        };
+        Ok(locate(&read("/proc/self/mountinfo")?, &read(groups)?))
+    }
+
+    /// Only what lies within our own service or scope: on a host of systemd's whatever is above is
+    /// systemd's alone, also where its files are writable. Standing in the unit's top group is no
+    /// place either, since a group with processes passes no controllers on.
+    pub(super) fn within_own_unit(&self) -> Self {
+        let mut within = self.clone();
+        for hierarchy in &mut within.v2 {
+            let own = hierarchy.own.take().unwrap_or_default();
+            let unit = own.ancestors().find(|place| is_unit(place));
+            if let Some(unit) = unit.filter(|unit| *unit != own) {
+                hierarchy.highest = unit.to_owned();
+                hierarchy.own = Some(own);
+            }
+        }
+        within
+    }
+}
+
+fn is_unit(place: &Path) -> bool {
+    place
+        .extension()
+        .is_some_and(|kind| kind == "scope" || kind == "service")
 }
 
 /// One line of `/proc/self/mountinfo` that is a cgroup file system.
@@ -198,6 +237,7 @@ pub(super) fn locate(mountinfo: &str, own: &str) -> Located {
                 own: own.and_then(|(_, path)| below(path, &line.root)),
                 mount: line.mount,
                 controllers: Set::default(),
+                highest: PathBuf::new(),
             });
             continue;
         }
@@ -212,6 +252,7 @@ pub(super) fn locate(mountinfo: &str, own: &str) -> Located {
             own: own.and_then(|(_, path)| below(path, &line.root)),
             mount: line.mount,
             controllers,
+            highest: PathBuf::new(),
         });
     }
     located
@@ -265,6 +306,29 @@ mod tests {
             located.v2[0].own,
             path("user.slice/user-1000.slice/session-3.scope")
         );
+    }
+
+    #[test]
+    fn within_a_unit_is_what_lies_below_its_top_group() {
+        let within = |own: &str| {
+            let mounts = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+            let located = locate(mounts, &format!("0::{own}\n")).within_own_unit();
+            let found = located.v2[0].clone();
+            found.own.map(|own| (own, found.highest))
+        };
+        let user = "user.slice/user-1000.slice/user@1000.service/app.slice";
+        for own in [
+            "/user.slice/user-1000.slice/session-3.scope".to_owned(),
+            format!("/{user}/vte-spawn-1.scope"),
+            "/user.slice".to_owned(),
+            "/".to_owned(),
+        ] {
+            assert_eq!(within(&own), None, "{own}");
+        }
+        let unit = format!("{user}/lent.scope");
+        let below = format!("{unit}/a/b");
+        let wanted = Some((PathBuf::from(&below), PathBuf::from(&unit)));
+        assert_eq!(within(&format!("/{below}")), wanted);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod file;
 mod group;
 mod limits;
 mod locate;
+mod scope;
 mod stray;
 mod warm;
 
@@ -44,6 +45,7 @@ use rustix::io::Errno;
 pub use events::{GroupEvents, GroupUsage, OomWatch};
 pub use group::{Group, Removed};
 pub use limits::GroupLimits;
+pub use scope::{PATIENCE as SCOPE_PATIENCE, ScopeError, scope_of, thinkable as scope_thinkable};
 pub use warm::warm_attach;
 
 use locate::{Controller, Located, Set};
@@ -52,6 +54,8 @@ use locate::{Controller, Located, Set};
 pub const LIST_MAX: usize = 65_536;
 /// Most bytes of a group's name.
 pub const NAME_MAX: usize = 64;
+/// Where this process stands.
+const OWN_GROUPS: &str = "/proc/self/cgroup";
 /// Most bytes of an instance.
 pub const INSTANCE_MAX: usize = 16;
 
@@ -68,7 +72,7 @@ pub enum CgroupError {
     #[error("cannot read {path}")]
     Read {
         /// The file.
-        path: &'static str,
+        path: String,
         /// Why.
         #[source]
         source: io::Error,
@@ -188,6 +192,12 @@ pub struct Controls {
 }
 
 impl Controls {
+    /// Whether every limit of a sandbox can be held.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.memory && self.pids && self.cpu
+    }
+
     /// Why a control is missing; a general word where nothing was recorded.
     #[must_use]
     pub fn reason(&self, control: &str) -> &str {
@@ -242,6 +252,55 @@ impl Cgroups {
     /// # Errors
     /// When the instance is no name or `/proc/self` cannot be read.
     pub fn discover(instance: &str) -> Result<Self, CgroupError> {
+        let located = Located::read(OWN_GROUPS)?;
+        Self::lay(instance, &located, located.clone())
+    }
+
+    /// The same, from where another process stands: what it would find.
+    ///
+    /// # Errors
+    /// As [`Cgroups::discover`], and when there is no such process.
+    pub fn discover_beside(instance: &str, pid: u32) -> Result<Self, CgroupError> {
+        let located = Located::read(&format!("/proc/{pid}/cgroup"))?;
+        Self::lay(instance, &located, located.clone())
+    }
+
+    /// The same on a host that systemd manages: where its own unit does not give an ordinary user
+    /// memory, pids and cpu, and a host does not give them to root, this process first moves into a
+    /// delegated scope of its own, which takes [`SCOPE_PATIENCE`] at most. Without one everything is as
+    /// with [`Cgroups::discover`], and the reasons say why. What this process forked before does not
+    /// move along.
+    ///
+    /// # Errors
+    /// As [`Cgroups::discover`].
+    pub fn discover_or_ask(instance: &str) -> Result<Self, CgroupError> {
+        let located = Located::read(OWN_GROUPS)?;
+        if !scope::helps(&located) {
+            return Self::lay(instance, &located, located.clone());
+        }
+        let places = match rustix::process::geteuid().is_root() {
+            true => located.clone(),
+            false => located.within_own_unit(),
+        };
+        let found = Self::lay(instance, &places, located)?;
+        if found.controls.complete() {
+            return Ok(found);
+        }
+        found.remove_base();
+        let entered = scope::enter(&found.located, instance);
+        let mut found = Self::discover(instance)?;
+        if let Err(error) = entered {
+            for missing in &mut found.controls.missing {
+                if ["memory", "pids", "cpu"].contains(&missing.control) {
+                    missing.reason.push_str(&format!("; {error}"));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes our directories at `places`, all of which are in `located`.
+    fn lay(instance: &str, places: &Located, located: Located) -> Result<Self, CgroupError> {
         let good = (1..=INSTANCE_MAX).contains(&instance.len())
             && instance
                 .bytes()
@@ -249,11 +308,7 @@ impl Cgroups {
         if !good {
             return Err(CgroupError::Instance(instance.chars().take(64).collect()));
         }
-        let read = |path: &'static str| {
-            std::fs::read_to_string(path).map_err(|source| CgroupError::Read { path, source })
-        };
-        let located = locate::locate(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
-        let (trees, controls) = base::lay(&located, &directory_name(instance));
+        let (trees, controls) = base::lay(places, &directory_name(instance));
         Ok(Self {
             instance: instance.to_owned(),
             trees: trees.into_iter().map(Arc::new).collect(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use super::locate::{Hierarchy, locate};
+use super::locate::{Hierarchy, Located};
 use super::{CgroupError, base, file};
 
 /// Moves the calling process into the group it is in already, which changes nothing but makes the
@@ -19,10 +19,7 @@ use super::{CgroupError, base, file};
 /// # Errors
 /// When `/proc/self` cannot be read.
 pub fn warm_attach() -> Result<Option<Duration>, CgroupError> {
-    let read = |path: &'static str| {
-        std::fs::read_to_string(path).map_err(|source| CgroupError::Read { path, source })
-    };
-    let located = locate(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
+    let located = Located::read(super::OWN_GROUPS)?;
     let all = located.v1.iter().map(|one| (one, false));
     for (hierarchy, v2) in all.chain(located.v2.iter().map(|one| (one, true))) {
         let start = Instant::now();
