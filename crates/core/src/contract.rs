@@ -9,6 +9,7 @@ use crate::spec::WorkspaceMode;
 /// How well one limit holds on the host that ran it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Enforcement {
     /// The kernel or the supervisor holds it.
     Enforced,
@@ -20,6 +21,7 @@ pub enum Enforcement {
 
 /// One resource and how its limit holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Enforced {
     /// Which limit.
     pub which: Resource,
@@ -29,6 +31,7 @@ pub struct Enforced {
 
 /// What the posture builder really applied, for the record and for comparison by hash.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Posture {
     /// Profile name and version, such as `native/1`.
     pub profile: String,
@@ -54,6 +57,7 @@ pub struct Posture {
 
 /// The contract of a run without a daemon; a daemon adds tenant, tool and policy to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Contract {
     /// Which backend made the computer.
     pub backend: String,

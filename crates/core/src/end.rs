@@ -7,6 +7,7 @@ use crate::limits::Resource;
 /// How the main process ended, as the host saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ExitStatus {
     /// It returned this status.
     Exit {
@@ -52,6 +53,7 @@ impl ExitStatus {
 /// Who cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum CancelledBy {
     /// Whoever asked for the run.
     Caller,
@@ -62,6 +64,7 @@ pub enum CancelledBy {
 /// Which part of a lease ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum LeaseExpiry {
     /// Nobody used it for the idle timeout.
     Idle,
@@ -71,6 +74,7 @@ pub enum LeaseExpiry {
 
 /// A limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LimitHit {
     /// Which resource.
     pub which: Resource,
@@ -83,6 +87,7 @@ pub struct LimitHit {
 /// Why a run is over. Kept after the sandbox is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "reason")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum EndReason {
     /// It never started: no capacity, capability or time.
     SandboxUnavailable {

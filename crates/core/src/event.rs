@@ -18,6 +18,7 @@ use crate::stage::Stage;
 /// What happened in a run. Closed; no field holds free text of a guest but where its name says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum RunFact {
     /// Admitted: the contract is fixed. Always the first.
     Accepted {
@@ -119,6 +120,7 @@ pub enum RunFact {
 
 /// One event of a run, linked to the one before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
     /// Which run.
     pub run: RunId,
@@ -148,6 +150,7 @@ impl Event {
 
 /// The end of a chain: how long it is and what its last event's digest is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Head {
     /// Events in the chain.
     pub count: u64,
@@ -218,6 +221,7 @@ impl Chain {
 /// What is remembered of a tenant: its runs' chains and what people with rights did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TenantFact {
     /// The tenant was made. Always the first.
     TenantCreated,
@@ -279,6 +283,7 @@ pub enum TenantFact {
 
 /// One entry of a tenant's log, linked to the one before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TenantEntry {
     /// Whose.
     pub tenant: Name,

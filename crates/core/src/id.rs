@@ -60,6 +60,7 @@ macro_rules! id {
     ($name:ident, $letter:literal, $kind:literal, $doc:literal) => {
         #[doc = $doc]
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub struct $name(String);
 
         impl $name {
@@ -120,7 +121,12 @@ id!(
     "One tool invocation or command, as a durable record."
 );
 
-id!(LeaseId, b'l', "lease", "The time-bound right to operate one sandbox.");
+id!(
+    LeaseId,
+    b'l',
+    "lease",
+    "The time-bound right to operate one sandbox."
+);
 id!(KeyId, b'k', "key", "One API key; not the secret in it.");
 id!(
     WorkerId,

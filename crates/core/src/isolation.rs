@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The ordered strength of a boundary. Later variants are stronger; comparison is the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Isolation {
     /// Linux namespaces, cgroups, seccomp and Landlock around a native process.
     Process,
@@ -46,6 +47,7 @@ impl Isolation {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TrustClass {
     /// Nobody vouches for it.
     #[default]

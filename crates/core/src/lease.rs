@@ -8,6 +8,7 @@ use crate::id::{LeaseId, RunId, SandboxId, WorkerId};
 /// it writes under; an older one is refused everywhere (invariant I4). The first is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Epoch(pub u64);
 
 impl Epoch {

@@ -6,6 +6,7 @@
 
 pub mod contract;
 pub mod digest;
+pub mod document;
 pub mod end;
 pub mod error;
 pub mod event;
@@ -15,10 +16,14 @@ pub mod lease;
 pub mod limits;
 pub mod name;
 pub mod outcome;
+pub mod policy;
 pub mod quantity;
 pub mod record;
 pub mod run_contract;
 pub mod sandbox;
+pub mod select;
+#[cfg(feature = "openapi")]
+mod schema;
 pub mod spec;
 pub mod stage;
 pub mod tenant;

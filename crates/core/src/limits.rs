@@ -10,6 +10,7 @@ use crate::quantity::format_bytes;
 /// cannot be enforced is best effort and recorded as such.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Origin {
     /// The caller, a manifest or a policy named it.
     Asked,
@@ -19,6 +20,7 @@ pub enum Origin {
 
 /// One limit and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Limit<T> {
     /// The bound, in the unit its field names.
     pub value: T,
@@ -52,6 +54,7 @@ impl<T> Limit<T> {
 /// The resources that have a limit. Closed; the word is used in ends, flags, records and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Resource {
     /// Processor share (a rate; it slows, it never ends a run).
     Cpu,
@@ -124,6 +127,7 @@ impl Resource {
 /// What happens when a sandbox reaches its output limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum OnOutputLimit {
     /// Further bytes are counted and dropped; the record says how many.
     #[default]
@@ -134,6 +138,7 @@ pub enum OnOutputLimit {
 
 /// Everything that bounds one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Limits {
     /// Processor share in thousandths of a core; 10 to 1,024,000.
     pub cpu_milli: Limit<u32>,

@@ -10,6 +10,7 @@ use crate::record::{Artifact, StreamRecord, Usage};
 /// Where a run is, as its caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum RunState {
     /// Admitted; waits for its turn.
     Queued,
@@ -45,6 +46,7 @@ impl RunState {
 
 /// One output stream in the object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoredStream {
     /// What was written and kept.
     #[serde(flatten)]
@@ -55,6 +57,7 @@ pub struct StoredStream {
 
 /// The committed result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Outcome {
     /// Why it is over.
     pub end: EndReason,

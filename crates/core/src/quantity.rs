@@ -107,6 +107,29 @@ pub fn format_bytes(bytes: u64) -> String {
     }
 }
 
+/// Writes a size as [`parse_bytes`] reads it, in the largest unit that divides it: `512M`.
+#[must_use]
+pub fn write_bytes(bytes: u64) -> String {
+    for (unit, shift) in [("T", 40), ("G", 30), ("M", 20), ("K", 10)] {
+        if bytes != 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+/// Writes a duration in milliseconds as [`parse_duration`] reads it, in the largest unit that divides
+/// it: `30s`.
+#[must_use]
+pub fn write_millis(millis: u64) -> String {
+    for (unit, scale) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
+        if millis != 0 && millis % scale == 0 {
+            return format!("{}{unit}", millis / scale);
+        }
+    }
+    format!("{millis}ms")
+}
+
 /// Writes a duration given in microseconds for people.
 #[must_use]
 pub fn format_micros(micros: u64) -> String {
@@ -177,6 +200,19 @@ mod tests {
         for text in ["", "0", "-1", "NaN", "inf", "1e2", "2000", "+1"] {
             assert!(parse_cpu(text).is_err(), "{text} was taken");
         }
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        for bytes in [0, 1, 1023, 1024, 1536, 512 << 20, 1 << 50] {
+            assert_eq!(parse_bytes(&write_bytes(bytes)), Ok(bytes));
+        }
+        assert_eq!(write_bytes(512 << 20), "512M");
+        for millis in [0, 1, 999, 1000, 1500, 60_000, 3_600_000] {
+            let read = parse_duration(&write_millis(millis)).unwrap();
+            assert_eq!(read.as_millis(), u128::from(millis));
+        }
+        assert_eq!(write_millis(90_000), "90s");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::stage::StageTime;
 
 /// What a run used, as counted by the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
     /// Wall time of the execution in microseconds.
     pub wall_micros: u64,
@@ -28,6 +29,7 @@ pub struct Usage {
 
 /// One output stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StreamRecord {
     /// Bytes the workload wrote.
     pub written: u64,
@@ -39,6 +41,7 @@ pub struct StreamRecord {
 
 /// One collected file, or one that was asked for and not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Artifact {
     /// Path below the workspace; bytes that are not UTF-8 are written as `\xNN`, a backslash as `\\`.
     pub path: String,
@@ -58,8 +61,61 @@ pub struct Artifact {
     pub may_execute_on_host: bool,
 }
 
+/// How a file in a read-write workspace is not as it was before the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftChange {
+    /// It was not there: made, renamed or linked in, or come with a parent that was replaced.
+    Created,
+    /// It is another file, or its content, mode, owner, links or times changed.
+    Changed,
+    /// It is gone: what it turned off or on is no longer so.
+    Removed,
+    /// A directory that could not be looked into.
+    Unreadable,
+    /// The first look did not come to it, so nobody knows whether it is new.
+    Uncompared,
+}
+
+impl LeftChange {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Changed => "changed",
+            Self::Removed => "removed",
+            Self::Unreadable => "unreadable",
+            Self::Uncompared => "uncompared",
+        }
+    }
+}
+
+/// One file that a program of the host may run or obey by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftFile {
+    /// Path below the workspace, written as in [`Artifact::path`].
+    pub path: String,
+    /// What became of it.
+    pub change: LeftChange,
+}
+
+/// What a run left in a read-write workspace that a program of the host may run or obey by itself,
+/// as the host saw it once every process of the sandbox was dead.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LeftOnHost {
+    /// Such files that are not as they were before the run, by path.
+    #[serde(default)]
+    pub files: Vec<LeftFile>,
+    /// Why there may be more: `entries`, `depth`, `time`, `files`, `mounts`, `record` (a bound was
+    /// reached), `unreadable`, `died`, `failed`. Absent when everything was looked at twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
+}
+
 /// One host resource and whether the host saw it gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Residue {
     /// Kind of resource: `processes`, `cgroups`, `mounts`, `netns`, `uids`, `scratch`, `sockets`.
     pub resource: String,
@@ -71,6 +127,7 @@ pub struct Residue {
 
 /// The cleanup inventory: observed by the host after the fact (invariant I7). May say "not clean".
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Observed {
     /// Each resource and what was seen.
     pub residues: Vec<Residue>,
@@ -125,9 +182,17 @@ pub struct RunRecord {
     /// Collected files.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
+    /// What of a read-write workspace the host may execute later; absent for other workspaces, and
+    /// while or where no command ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_execute_on_host: Option<LeftOnHost>,
     /// What the host saw after removal; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleanup: Option<Observed>,
+    /// When both streams and the collected files were removed by the rule of retention, milliseconds
+    /// since 1970 on the host's wall clock. What the record says of them is what they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruned_unix_ms: Option<u64>,
 }
 
 /// Current format version of [`RunRecord`].

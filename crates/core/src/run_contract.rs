@@ -16,6 +16,7 @@ pub const CONTRACT_VERSION: u32 = 1;
 
 /// Why the boundary is as strong as it is: the inputs of the max (invariant I2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Why {
     /// What the tool or the caller prefers.
     pub preference: Isolation,
@@ -30,6 +31,7 @@ pub struct Why {
 /// Where the root file system comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Rootfs {
     /// The host's system tree, read-only. First-party commands at `process` only.
     HostSystem,
@@ -46,6 +48,7 @@ pub enum Rootfs {
 
 /// Which computer was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Selected {
     /// Name of the backend.
     pub backend: String,
@@ -64,6 +67,7 @@ pub struct Selected {
 
 /// The writable tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkspaceTerms {
     /// How it comes to be.
     pub mode: WorkspaceMode,
@@ -76,6 +80,7 @@ pub struct WorkspaceTerms {
 
 /// Network. Empty lists are no network at all (invariant I9).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NetworkTerms {
     /// Ports that may be reached from outside.
     pub ingress: Vec<u16>,
@@ -85,6 +90,7 @@ pub struct NetworkTerms {
 
 /// One credential that the run may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CredentialGrant {
     /// Name the tool knows it by.
     pub name: String,
@@ -98,6 +104,7 @@ pub struct CredentialGrant {
 
 /// The first lifetime: of the computer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AllocationTerms {
     /// From lease to forced end, in milliseconds; at least wall limit and grace together.
     pub hard_deadline_ms: u64,
@@ -108,6 +115,7 @@ pub struct AllocationTerms {
 
 /// The second lifetime: of lease, routes and credentials. Ends at once with the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuthorityTerms {
     /// Of the lease, in milliseconds; it is not renewed past the hard deadline.
     pub lease_ms: u64,
@@ -117,6 +125,7 @@ pub struct AuthorityTerms {
 
 /// The third lifetime: of what is kept. Never ended by the end of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetentionTerms {
     /// Of output streams, in seconds.
     pub logs_s: u64,
@@ -128,6 +137,7 @@ pub struct RetentionTerms {
 
 /// One policy that had a say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyUsed {
     /// Where it holds.
     pub scope: String,
@@ -139,6 +149,7 @@ pub struct PolicyUsed {
 
 /// The effective record of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunContract {
     /// [`CONTRACT_VERSION`].
     pub version: u32,

@@ -10,6 +10,7 @@ use crate::limits::Limits;
 /// How the tree at `/workspace` comes to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum WorkspaceMode {
     /// Empty, gone afterwards.
     #[default]

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// One stage, in the order they happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Stage {
     /// A slot is claimed or a sandbox provisioned.
     Allocate,
@@ -51,6 +52,7 @@ impl Stage {
 
 /// How long one stage took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StageTime {
     /// Which stage.
     pub stage: Stage,

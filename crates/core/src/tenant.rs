@@ -8,6 +8,7 @@ use crate::name::Name;
 /// What somebody may be asked to be allowed. Closed: a new operation must be placed in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Operation {
     /// Start a run.
     Run,
@@ -53,6 +54,7 @@ impl Operation {
 /// What a principal is. Weakest first; no order is meant between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Role {
     /// Reads runs, evidence, tools and policies; starts nothing.
     Auditor,
@@ -105,6 +107,7 @@ impl Role {
 
 /// Who asks, as proven by a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Principal {
     /// Whose tenant.
     pub tenant: Name,
@@ -123,6 +126,7 @@ pub struct Principal {
 
 /// A tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tenant {
     /// Its name; never given to another one, even after it is gone.
     pub name: Name,
