@@ -59,6 +59,19 @@ pub enum TrustClass {
 }
 
 impl TrustClass {
+    /// Every class, least trusted first.
+    pub const ALL: [Self; 3] = [Self::Untrusted, Self::Verified, Self::FirstParty];
+
+    /// The word used in manifests, policies and records.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Untrusted => "untrusted",
+            Self::Verified => "verified",
+            Self::FirstParty => "first_party",
+        }
+    }
+
     /// The weakest boundary this class may run behind (invariant I2).
     #[must_use]
     pub fn required(self) -> Isolation {

@@ -25,6 +25,20 @@ pub enum WorkspaceMode {
 }
 
 impl WorkspaceMode {
+    /// Every mode.
+    pub const ALL: [Self; 4] = [Self::Ephemeral, Self::ReadOnly, Self::Clone, Self::ReadWrite];
+
+    /// The word used in policies and records.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ephemeral => "ephemeral",
+            Self::ReadOnly => "read_only",
+            Self::Clone => "clone",
+            Self::ReadWrite => "read_write",
+        }
+    }
+
     /// Whether a directory descriptor comes with the request.
     #[must_use]
     pub fn needs_directory(self) -> bool {
