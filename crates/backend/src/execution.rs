@@ -12,6 +12,7 @@ use leasehold_core::stage::StageTime;
 use tokio::sync::mpsc;
 
 use crate::error::BackendError;
+use crate::process::Notices;
 
 /// Events that wait for a slow caller.
 pub(crate) const EVENTS_MAX: usize = 32;
@@ -52,7 +53,17 @@ pub struct Execution {
     pub stderr: File,
     /// Where its standard input or terminal is written, if it has one. Dropping it ends the input.
     pub input: Option<OwnedFd>,
-    events: mpsc::Receiver<Result<RunEvent, BackendError>>,
+    events: Events,
+}
+
+/// Where its events come from. Notices of the supervisor are read where they arrive: a task in
+/// between would cost every run a change of task at each step.
+#[derive(Debug)]
+pub(crate) enum Events {
+    /// A task of this process.
+    Channel(mpsc::Receiver<Result<RunEvent, BackendError>>),
+    /// The connection to a supervisor.
+    Notices(Notices),
 }
 
 impl Execution {
@@ -61,7 +72,7 @@ impl Execution {
         sandbox: SandboxId,
         [stdout, stderr]: [OwnedFd; 2],
         input: Option<OwnedFd>,
-        events: mpsc::Receiver<Result<RunEvent, BackendError>>,
+        events: Events,
     ) -> Self {
         Self {
             run,
@@ -74,9 +85,12 @@ impl Execution {
     }
 
     /// The next event; `None` after the last. An error means that its backend broke off: the run
-    /// itself is found again by `attach`.
+    /// itself is found again by `attach`. May be dropped at any await without losing an event.
     pub async fn next(&mut self) -> Option<Result<RunEvent, BackendError>> {
-        self.events.recv().await
+        match &mut self.events {
+            Events::Channel(events) => events.recv().await,
+            Events::Notices(notices) => notices.next().await,
+        }
     }
 
     /// Waits for the end, then for the removal, and gives the complete record.

@@ -5,6 +5,7 @@
 //! demand has no slow part left on the way. Pausing, snapshots, forks and resizing will be optional
 //! traits beside [`Computer`] once a backend has them; until then they do not exist.
 
+use std::fs::File;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -51,6 +52,19 @@ pub struct Swept {
     pub ended: Vec<(SandboxId, Observed)>,
 }
 
+/// One run in a computer that is made or claimed for it alone.
+#[derive(Debug)]
+pub struct Launch {
+    /// Id chosen by the caller; it can be used once.
+    pub run: RunId,
+    /// The computer.
+    pub sandbox: SandboxSpec,
+    /// The command.
+    pub exec: ExecSpec,
+    /// The host directory of the workspace, for the modes that have one.
+    pub workspace: Option<OwnedFd>,
+}
+
 /// A way to make bounded computers.
 pub trait Backend: Send + Sync {
     /// Its name in contracts and flags.
@@ -75,6 +89,45 @@ pub trait Backend: Send + Sync {
         spec: SandboxSpec,
         workspace: Option<OwnedFd>,
     ) -> Doing<'_, Result<Box<dyn Computer>, BackendError>>;
+
+    /// Makes a computer, or claims a parked one that fits, runs one command in it and destroys it
+    /// afterwards. One message where the backend has one for it.
+    ///
+    /// # Errors
+    /// A refusal means that nothing was begun; its kind is `exists` where the run was launched before.
+    /// Any other failure leaves that open: [`Backend::attach`] says.
+    fn launch(&self, launch: Launch) -> Doing<'_, Result<Execution, BackendError>>;
+
+    /// Ends a run: asked first and killed after the grace of its limits, or `at_once`. Does nothing
+    /// to one that is over.
+    ///
+    /// # Errors
+    /// `not_found` when no such run was recorded.
+    fn cancel(
+        &self,
+        run: RunId,
+        by: CancelledBy,
+        at_once: bool,
+    ) -> Doing<'_, Result<(), BackendError>>;
+
+    /// Runs that hold a computer now, removal included.
+    ///
+    /// # Errors
+    /// When the backend cannot be asked.
+    fn running(&self) -> Doing<'_, Result<Vec<(RunId, SandboxId)>, BackendError>>;
+
+    /// The copy of a collected file: `place` is that of its row in the record's artifacts.
+    ///
+    /// # Errors
+    /// `not_found` when there is no such copy.
+    fn artifact(&self, run: RunId, place: usize) -> Doing<'_, Result<File, BackendError>>;
+
+    /// Keeps so many untouched computers of a kind parked for [`Backend::launch`]; 0 ends that. A backend
+    /// without a pool does nothing.
+    ///
+    /// # Errors
+    /// When it refuses or cannot make them.
+    fn keep_warm(&self, spec: SandboxSpec, count: u32) -> Doing<'_, Result<(), BackendError>>;
 
     /// Takes up a computer made by an earlier process of its owner; `None` when it is gone.
     ///

@@ -105,6 +105,9 @@ pub struct PublicError {
     /// The mend, where one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Milliseconds after which the same request may be answered otherwise, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 impl PublicError {
@@ -114,7 +117,15 @@ impl PublicError {
             kind,
             message: message.into(),
             hint: None,
+            retry_after_ms: None,
         }
+    }
+
+    /// Says after how many milliseconds it may be tried again.
+    #[must_use]
+    pub fn retry_after_ms(mut self, after_ms: u64) -> Self {
+        self.retry_after_ms = Some(after_ms);
+        self
     }
 
     /// Adds the mend.

@@ -17,6 +17,13 @@ use serde::{Deserialize, Serialize};
 /// Version of this protocol. Both sides refuse another one.
 pub const VERSION: u32 = 1;
 
+/// Name of the copy of a collected file below `runs/<run>/artifacts` of the state directory; `place` is
+/// that of its row in the record.
+#[must_use]
+pub fn artifact_name(place: usize) -> String {
+    format!("{:04}", place + 1)
+}
+
 /// One request and the tag its answers carry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {

@@ -4,6 +4,7 @@
 //! Cases run one after another against a backend whose state belongs to nobody else.
 
 mod cases;
+mod launches;
 mod limits;
 pub mod script;
 
@@ -256,7 +257,7 @@ pub async fn all(backend: &dyn Backend, rig: &dyn Rig) -> Report {
         rig,
         capabilities,
     };
-    for (name, case) in cases::ALL.iter().chain(limits::ALL) {
+    for (name, case) in cases::ALL.iter().chain(launches::ALL).chain(limits::ALL) {
         let outcome = match tokio::time::timeout(CASE, case(&suite)).await {
             Ok(Ok(())) => Outcome::Passed,
             Ok(Err(Trouble::Wrong(why))) => Outcome::Failed(why),

@@ -74,6 +74,12 @@ impl Slot {
         self.marked.load(Ordering::Relaxed)
     }
 
+    /// Asks for the end of the run in it.
+    pub(super) fn cancel(&self, by: CancelledBy, at_once: bool) {
+        self.orders
+            .send_modify(|orders| orders.cancel = Some((by, at_once)));
+    }
+
     pub(super) fn crash(&self) {
         self.orders.send_modify(|orders| orders.crash = true);
     }
@@ -171,10 +177,7 @@ impl FakeComputer {
         match self.slot.state() {
             State::Parked => self.slot.remove(&self.world).await,
             State::Running => {
-                let at_once = Some((CancelledBy::Caller, true));
-                self.slot
-                    .orders
-                    .send_modify(|orders| orders.cancel = at_once);
+                self.slot.cancel(CancelledBy::Caller, true);
                 self.slot.seen_gone().await
             }
             _ => self.slot.seen_gone().await,
@@ -197,10 +200,7 @@ impl Computer for FakeComputer {
 
     fn cancel(&self, by: CancelledBy, at_once: bool) -> Doing<'_, Result<(), BackendError>> {
         let done = if self.slot.state() == State::Running {
-            let cancel = Some((by, at_once));
-            self.slot
-                .orders
-                .send_modify(|orders| orders.cancel = cancel);
+            self.slot.cancel(by, at_once);
             Ok(())
         } else {
             Err(refuse(

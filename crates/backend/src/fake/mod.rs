@@ -12,10 +12,12 @@ mod computer;
 mod run;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold_core::end::CancelledBy;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
@@ -29,7 +31,7 @@ use self::run::Recorded;
 use crate::conformance::Rig;
 use crate::error::BackendError;
 use crate::execution::{EVENTS_MAX, Execution};
-use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Swept};
+use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
 
 /// Name of this backend.
 pub const NAME: &str = "fake";
@@ -55,6 +57,10 @@ pub struct Faults {
     pub dirty: u32,
     /// Limits this host cannot hold.
     pub unenforced: Vec<Resource>,
+    /// The connection breaks off before the next launches arrive.
+    pub lost_before: u32,
+    /// The connection breaks off after the next launches were carried out.
+    pub lost_after: u32,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +84,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn refuse(kind: ErrorKind, message: impl Into<String>) -> BackendError {
     PublicError::new(kind, message).into()
+}
+
+fn broken_off() -> BackendError {
+    BackendError::Lost {
+        backend: NAME,
+        kind: ErrorKind::Unavailable,
+        source: "a test said so".into(),
+    }
 }
 
 impl FakeBackend {
@@ -192,6 +206,79 @@ impl Backend for FakeBackend {
             let computer = self.made(spec, workspace.is_some()).await?;
             Ok(Box::new(computer) as Box<dyn Computer>)
         })
+    }
+
+    fn launch(&self, launch: Launch) -> Doing<'_, Result<Execution, BackendError>> {
+        Box::pin(async move {
+            {
+                let mut world = locked(&self.world);
+                if world.faults.lost_before > 0 {
+                    world.faults.lost_before -= 1;
+                    return Err(broken_off());
+                }
+            }
+            let computer = self
+                .made(launch.sandbox, launch.workspace.is_some())
+                .await?;
+            let launched = match computer.run(launch.run, launch.exec).await {
+                Ok(execution) => execution,
+                Err(error) => {
+                    computer.end().await?;
+                    return Err(error);
+                }
+            };
+            let mut world = locked(&self.world);
+            if world.faults.lost_after > 0 {
+                world.faults.lost_after -= 1;
+                return Err(broken_off());
+            }
+            Ok(launched)
+        })
+    }
+
+    fn cancel(
+        &self,
+        run: RunId,
+        by: CancelledBy,
+        at_once: bool,
+    ) -> Doing<'_, Result<(), BackendError>> {
+        let recorded = locked(&self.world).runs.get(&run).cloned();
+        let done = match recorded {
+            None => Err(refuse(
+                ErrorKind::NotFound,
+                format!("run `{run}` is not there"),
+            )),
+            Some(recorded) => {
+                recorded.slot.cancel(by, at_once);
+                Ok(())
+            }
+        };
+        Box::pin(std::future::ready(done))
+    }
+
+    fn running(&self) -> Doing<'_, Result<Vec<(RunId, SandboxId)>, BackendError>> {
+        let world = locked(&self.world);
+        let held = |recorded: &Recorded| recorded.slot.state().holds_resources();
+        let running = world
+            .runs
+            .iter()
+            .filter(|(_, recorded)| held(recorded))
+            .map(|(run, recorded)| (run.clone(), recorded.slot.id.clone()))
+            .collect();
+        Box::pin(std::future::ready(Ok(running)))
+    }
+
+    fn artifact(&self, run: RunId, place: usize) -> Doing<'_, Result<File, BackendError>> {
+        let recorded = locked(&self.world).runs.get(&run).cloned();
+        let missing = || refuse(ErrorKind::NotFound, "there is no such copy");
+        let copy = recorded
+            .and_then(|recorded| recorded.copy(place))
+            .ok_or_else(missing);
+        Box::pin(std::future::ready(copy))
+    }
+
+    fn keep_warm(&self, _: SandboxSpec, _: u32) -> Doing<'_, Result<(), BackendError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn adopt(&self, known: Known) -> Doing<'_, Result<Option<Box<dyn Computer>>, BackendError>> {

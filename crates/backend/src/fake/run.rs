@@ -17,12 +17,12 @@ use rustix::fs::MemfdFlags;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::act::{Acted, act, output_killed};
+use super::act::{ARTIFACT, Acted, act, output_killed};
 use super::computer::{Orders, Slot};
 use super::{World, locked, refuse};
 use crate::conformance::script::Script;
 use crate::error::BackendError;
-use crate::execution::{EVENTS_KEPT, EventSender, Execution, RunEvent};
+use crate::execution::{EVENTS_KEPT, EventSender, Events, Execution, RunEvent};
 
 /// How long a command takes that does nothing.
 const COMMAND: Duration = Duration::from_millis(1);
@@ -67,7 +67,9 @@ impl Recorded {
             stdout: StreamRecord::default(),
             stderr: StreamRecord::default(),
             artifacts: Vec::new(),
+            may_execute_on_host: None,
             cleanup: None,
+            pruned_unix_ms: None,
         };
         Ok(Self {
             slot,
@@ -96,8 +98,18 @@ impl Recorded {
             self.slot.id.clone(),
             spools,
             input,
-            events,
+            Events::Channel(events),
         ))
+    }
+
+    /// The copy of a collected file.
+    pub(super) fn copy(&self, place: usize) -> Option<File> {
+        let progress = locked(&self.progress);
+        progress.record.artifacts.get(place)?.sha256.as_ref()?;
+        let file = rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC).ok()?;
+        let file = File::from(file);
+        file.write_all_at(ARTIFACT, 0).ok()?;
+        Some(file)
     }
 
     /// From now on, or from the end if that is past.

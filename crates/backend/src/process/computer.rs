@@ -11,13 +11,12 @@ use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::record::{Observed, Usage};
 use leasehold_core::spec::ExecSpec;
 use leasehold_protocol::supervisor::{Event, Request, Target};
-use tokio::sync::mpsc;
 
 use super::client::ClientError;
 use super::link::OpenCall;
 use super::{DESTROY, QUICK, Shared};
 use crate::error::BackendError;
-use crate::execution::{EVENTS_KEPT, EVENTS_MAX, EventSender, Execution, RunEvent};
+use crate::execution::{Events, Execution, RunEvent};
 use crate::seam::{Computer, Doing};
 
 /// A sandbox that the supervisor parents.
@@ -111,7 +110,7 @@ pub(super) async fn destroy(shared: &Shared, sandbox: &SandboxId) -> Result<Obse
     }
 }
 
-/// Waits until a run is accepted, then passes on what happens in it.
+/// Waits until a run is accepted; what happens in it then is read from the call.
 pub(super) async fn follow(
     mut call: OpenCall,
     patience: Duration,
@@ -131,34 +130,36 @@ pub(super) async fn follow(
     let spools: [OwnedFd; 2] = fds
         .try_into()
         .map_err(|_| ClientError::Descriptors { want: 2, got })?;
-    let (sender, events) = mpsc::channel(EVENTS_MAX);
-    tokio::spawn(pass_on(call, sender));
+    let events = Events::Notices(Notices { call: Some(call) });
     Ok(Execution::new(run, sandbox, spools, input, events))
 }
 
-/// Ends with the run, with the supervisor, or when nobody listens any more.
-async fn pass_on(mut call: OpenCall, sender: EventSender) {
-    loop {
-        let heard = tokio::select! {
-            heard = call.next() => heard,
-            () = sender.closed() => return,
-        };
-        let event = match heard {
-            Ok((Event::Stage(time), _)) => RunEvent::Stage(time),
-            Ok((Event::Output { .. }, _)) if sender.capacity() <= EVENTS_KEPT => continue,
-            Ok((Event::Output { stdout, stderr }, _)) => RunEvent::Output { stdout, stderr },
-            Ok((Event::Ended(record), _)) => RunEvent::Ended(record),
-            Ok((Event::Cleaned(record), _)) => {
-                let _ = sender.try_send(Ok(RunEvent::Cleaned(record)));
-                return;
-            }
-            Ok(_) => continue,
-            Err(error) => {
-                let _ = sender.try_send(Err(error.into()));
-                return;
-            }
-        };
-        let _ = sender.try_send(Ok(event));
+/// What the supervisor tells of one run. Ends with the run or with the supervisor.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    call: Option<OpenCall>,
+}
+
+impl Notices {
+    pub(crate) async fn next(&mut self) -> Option<Result<RunEvent, BackendError>> {
+        loop {
+            let heard = self.call.as_mut()?.next().await;
+            let event = match heard {
+                Ok((Event::Stage(time), _)) => RunEvent::Stage(time),
+                Ok((Event::Output { stdout, stderr }, _)) => RunEvent::Output { stdout, stderr },
+                Ok((Event::Ended(record), _)) => RunEvent::Ended(record),
+                Ok((Event::Cleaned(record), _)) => {
+                    self.call = None;
+                    RunEvent::Cleaned(record)
+                }
+                Ok(_) => continue,
+                Err(error) => {
+                    self.call = None;
+                    return Some(Err(error.into()));
+                }
+            };
+            return Some(Ok(event));
+        }
     }
 }
 

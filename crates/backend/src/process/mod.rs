@@ -9,26 +9,29 @@ mod computer;
 mod link;
 pub mod start;
 
+use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::contract::Contract;
+use leasehold_core::end::CancelledBy;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::{Limit, Limits};
-use leasehold_core::sandbox::state::State;
 use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
-use leasehold_protocol::supervisor::{Event, Request};
+use leasehold_protocol::supervisor::{Event, Request, SandboxStatus, Target, artifact_name};
 
 use self::client::ClientError;
+pub(crate) use self::computer::Notices;
 use self::computer::ProcessComputer;
 use self::link::Link;
 use self::start::Endpoint;
 use crate::error::BackendError;
 use crate::execution::Execution;
-use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Swept};
+use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
 
 /// Name of this backend.
 pub const NAME: &str = "process";
@@ -119,15 +122,58 @@ impl ProcessBackend {
         ProcessComputer::new(Arc::clone(&self.shared), sandbox, contract)
     }
 
-    /// What the supervisor knows: id, state, and whether a run is in it.
-    async fn known(&self) -> Result<Vec<(SandboxId, State, bool)>, ClientError> {
+    /// What the supervisor knows.
+    async fn known(&self) -> Result<Vec<SandboxStatus>, ClientError> {
         match self.shared.ask(Request::Status, &[], QUICK).await? {
-            (Event::Status { sandboxes }, _) => Ok(sandboxes
-                .into_iter()
-                .map(|status| (status.sandbox, status.state, status.run.is_some()))
-                .collect()),
+            (Event::Status { sandboxes }, _) => Ok(sandboxes),
             _ => Err(ClientError::Unexpected { request: "status" }),
         }
+    }
+
+    /// Asks for something that is carried out and has no other answer.
+    async fn order(
+        &self,
+        request: Request,
+        name: &'static str,
+        patience: Duration,
+    ) -> Result<(), ClientError> {
+        match self.shared.ask(request, &[], patience).await? {
+            (Event::Done, _) => Ok(()),
+            _ => Err(ClientError::Unexpected { request: name }),
+        }
+    }
+
+    async fn launched(&self, launch: Launch) -> Result<Execution, ClientError> {
+        let link = self.shared.link().await?;
+        let request = Request::Run {
+            run: launch.run,
+            target: Target::New(launch.sandbox),
+            exec: launch.exec,
+        };
+        let fds: Vec<OwnedFd> = launch.workspace.into_iter().collect();
+        computer::follow(link.call(request, &fds).await?, PROVISION).await
+    }
+
+    /// Opens the copy of a collected file in the supervisor's state directory.
+    fn copy(&self, run: &RunId, place: usize) -> Result<File, BackendError> {
+        let state = &self.shared.endpoint.state_dir;
+        let folder = state.join("runs").join(run.as_str()).join("artifacts");
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits();
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.cast_signed())
+            .open(folder.join(artifact_name(place)));
+        opened.map_err(|source| {
+            let kind = match source.kind() {
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                _ => ErrorKind::Internal,
+            };
+            BackendError::Lost {
+                backend: NAME,
+                kind,
+                source: Box::new(source),
+            }
+        })
     }
 
     /// Host process id of a sandbox's init; `None` when the sandbox is not there. For tests that end
@@ -136,13 +182,9 @@ impl ProcessBackend {
     /// # Errors
     /// When the supervisor cannot be asked.
     pub async fn init_pid(&self, sandbox: &SandboxId) -> Result<Option<u32>, BackendError> {
-        match self.shared.ask(Request::Status, &[], QUICK).await? {
-            (Event::Status { sandboxes }, _) => Ok(sandboxes
-                .into_iter()
-                .find(|status| status.sandbox == *sandbox && status.init_pid != 0)
-                .map(|status| status.init_pid)),
-            _ => Err(ClientError::Unexpected { request: "status" }.into()),
-        }
+        let found = self.known().await?.into_iter();
+        let mut found = found.filter(|status| status.sandbox == *sandbox && status.init_pid != 0);
+        Ok(found.next().map(|status| status.init_pid))
     }
 
     async fn try_out(&self) -> Result<Capabilities, ClientError> {
@@ -182,13 +224,13 @@ fn unusable(error: &ClientError) -> PublicError {
         text = format!("{text}: {error}");
         cause = error.source();
     }
+    let kind = match error.kind() {
+        ErrorKind::Internal => ErrorKind::Internal,
+        _ => ErrorKind::Unavailable,
+    };
     PublicError {
-        kind: match error.kind() {
-            ErrorKind::Internal => ErrorKind::Internal,
-            _ => ErrorKind::Unavailable,
-        },
-        message: text,
         hint: error.hint(),
+        ..PublicError::new(kind, text)
     }
 }
 
@@ -216,12 +258,47 @@ impl Backend for ProcessBackend {
         })
     }
 
+    fn launch(&self, launch: Launch) -> Doing<'_, Result<Execution, BackendError>> {
+        Box::pin(async { Ok(self.launched(launch).await?) })
+    }
+
+    fn cancel(
+        &self,
+        run: RunId,
+        by: CancelledBy,
+        at_once: bool,
+    ) -> Doing<'_, Result<(), BackendError>> {
+        let request = Request::Cancel { run, by, at_once };
+        Box::pin(async { Ok(self.order(request, "cancel", QUICK).await?) })
+    }
+
+    fn running(&self) -> Doing<'_, Result<Vec<(RunId, SandboxId)>, BackendError>> {
+        Box::pin(async {
+            let known = self.known().await?.into_iter();
+            Ok(known
+                .filter_map(|status| Some((status.run?, status.sandbox)))
+                .collect())
+        })
+    }
+
+    fn artifact(&self, run: RunId, place: usize) -> Doing<'_, Result<File, BackendError>> {
+        Box::pin(std::future::ready(self.copy(&run, place)))
+    }
+
+    fn keep_warm(&self, spec: SandboxSpec, count: u32) -> Doing<'_, Result<(), BackendError>> {
+        let request = Request::Pool {
+            sandbox: spec,
+            count,
+        };
+        Box::pin(async { Ok(self.order(request, "pool", PROVISION).await?) })
+    }
+
     fn adopt(&self, known: Known) -> Doing<'_, Result<Option<Box<dyn Computer>>, BackendError>> {
         Box::pin(async {
             let all = self.known().await?;
             let lives = all
                 .iter()
-                .any(|(sandbox, state, _)| *sandbox == known.sandbox && state.holds_resources());
+                .any(|status| status.sandbox == known.sandbox && status.state.holds_resources());
             let adopt = || self.computer(known.sandbox, known.contract);
             Ok(lives.then(|| Box::new(adopt()) as Box<dyn Computer>))
         })
@@ -238,8 +315,8 @@ impl Backend for ProcessBackend {
     fn sweep(&self, live: Vec<SandboxId>) -> Doing<'_, Result<Swept, BackendError>> {
         Box::pin(async move {
             let mut swept = Swept::default();
-            for (sandbox, _, has_run) in self.known().await? {
-                if has_run || live.contains(&sandbox) {
+            for SandboxStatus { sandbox, run, .. } in self.known().await? {
+                if run.is_some() || live.contains(&sandbox) {
                     continue;
                 }
                 match computer::destroy(&self.shared, &sandbox).await {
