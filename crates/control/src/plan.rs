@@ -33,8 +33,11 @@ pub struct Start {
     pub exec: ExecSpec,
     /// Bytes of standard input, written and then closed; none means it reads as empty.
     pub stdin: Option<Vec<u8>>,
-    /// Object that holds the workspace's content as a tar archive.
-    pub workspace: Option<Digest>,
+    /// Objects that hold the workspace's content as tar archives: of the tool's own files, all below
+    /// [`crate::archive::TOOL_DIR`], and of what came with the request. They are unpacked one after
+    /// another into one fresh tree; a name that is there already is refused. Empty means an empty
+    /// workspace.
+    pub workspace: Vec<Digest>,
 }
 
 /// How the output of a tool is checked once it has ended.
