@@ -5,3 +5,4 @@
 //! no policy, no HTTP and no backend.
 
 pub mod seam;
+pub mod sqlite;

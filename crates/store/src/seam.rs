@@ -59,6 +59,12 @@ pub enum StoreError {
     /// An event does not continue the chain as it is.
     #[error("the event does not continue the chain")]
     Fork,
+    /// Its disk is full or read-only: nothing was written. Reads go on; it mends itself when there is room.
+    #[error("the store cannot be written: its disk is full or read-only")]
+    Unwritable(Internal),
+    /// What is kept does not read back as what was written.
+    #[error("the store is damaged")]
+    Damaged(Internal),
     /// The database or its disk failed. Whether the write happened is unknown.
     #[error("the store failed")]
     Engine(Internal),
@@ -73,7 +79,8 @@ impl StoreError {
             Self::Exists(_) => ErrorKind::Exists,
             Self::KeyReused { .. } | Self::Fenced { .. } | Self::Fork => ErrorKind::Conflict,
             Self::WrongState { .. } => ErrorKind::WrongState,
-            Self::Engine(_) => ErrorKind::Unavailable,
+            Self::Unwritable(_) | Self::Engine(_) => ErrorKind::Unavailable,
+            Self::Damaged(_) => ErrorKind::Internal,
         }
     }
 
@@ -307,7 +314,7 @@ pub struct SignedHead {
 pub trait Store: Send + Sync + 'static {
     /// Records a run, its contract, its key and its first event, and opens it in the tenant's log. A key
     /// that is there gives the earlier run, or [`StoreError::KeyReused`] for another request. Refused
-    /// while the tenant is not there.
+    /// while the tenant is not there or suspended; an earlier run is given all the same.
     fn admit(&self, admission: Admission) -> Doing<'_, Admitted>;
 
     /// Grants a lease and records its event: the durable intent of a sandbox. The run must be queued or
@@ -315,7 +322,8 @@ pub trait Store: Send + Sync + 'static {
     fn grant(&self, lease: Lease, event: Event) -> Doing<'_, ()>;
 
     /// Passes the right to a run on: revokes its active lease and grants this one, whose epoch must be
-    /// the run's + 1. For adoption after a restart and for taking over from a lost worker.
+    /// the run's + 1. For adoption after a restart and for taking over from a lost worker. A run that
+    /// ended may be taken over to be sealed, a sealed one may not.
     fn take_over(&self, lease: Lease, event: Event) -> Doing<'_, ()>;
 
     /// Appends events that continue the chain, under the run's present epoch, and notes the sandbox if
@@ -339,8 +347,8 @@ pub trait Store: Send + Sync + 'static {
     /// Ends authority: the lease is revoked and the event appended. Idempotent for a revoked lease.
     fn revoke(&self, lease: LeaseId, events: Vec<Event>) -> Doing<'_, ()>;
 
-    /// Closes the lease, appends the last events, keeps the statement, seals the chain in the tenant's log.
-    /// The outcome must be fixed. An inventory that is not clean closes the lease all the same; what is
+    /// Closes the lease and any earlier one of the run, appends the last events, keeps the statement, seals
+    /// the chain in the tenant's log. The outcome must be fixed. An inventory that is not clean closes the lease all the same; what is
     /// left is in it and in [`Store::not_clean`].
     fn seal(&self, lease: Option<LeaseId>, sealing: Sealing) -> Doing<'_, ()>;
 
@@ -365,10 +373,12 @@ pub trait Store: Send + Sync + 'static {
     /// Leases that are not closed: what may still be on a host.
     fn open_leases(&self) -> Doing<'_, Vec<Lease>>;
 
-    /// Runs whose inventory was not clean, newest first, and what was left.
+    /// Runs whose inventory was not clean, newest first, and what was left. An empty inventory is clean
+    /// only for a run that never had a lease.
     fn not_clean(&self, limit: u32) -> Doing<'_, Vec<(RunId, Observed)>>;
 
-    /// Makes administrative changes and their log entries in one transaction.
+    /// Makes administrative changes and their log entries in one transaction. A fact that does not tell
+    /// of its change is `WrongState`.
     fn change(
         &self,
         tenant: Name,
@@ -383,7 +393,8 @@ pub trait Store: Send + Sync + 'static {
     /// End of a tenant's log.
     fn log_head(&self, tenant: Name) -> Doing<'_, Head>;
 
-    /// Keeps a signed head. `WrongState` for one that is shorter than what is kept.
+    /// Keeps a signed head. `WrongState` for one that is shorter than what is kept, `Fork` for one that is
+    /// no head the log ever had.
     fn put_signed_head(&self, signed: SignedHead) -> Doing<'_, ()>;
 
     /// The newest signed head.
@@ -416,21 +427,23 @@ pub trait Store: Send + Sync + 'static {
     /// Scopes that have a policy, with what is in force; of one tenant or all.
     fn policies(&self, tenant: Option<Name>) -> Doing<'_, Vec<PolicyRow>>;
 
-    /// Keeps the result of a pure tool under the digest of all that went in. The first one stays.
+    /// Keeps the result of a pure tool under the digest of all that went in. The first one stays. Not
+    /// durable at once.
     fn put_cached(&self, tenant: Name, key: Digest, run: RunId) -> Doing<'_, ()>;
 
     /// The run whose result is kept under that digest.
     fn cached(&self, tenant: Name, key: Digest) -> Doing<'_, Option<RunId>>;
 
-    /// Notes what a worker says of itself.
+    /// Notes what a worker says of itself. Not durable at once.
     fn put_worker(&self, worker: WorkerRow) -> Doing<'_, ()>;
 
     /// Every worker heard of.
     fn workers(&self) -> Doing<'_, Vec<WorkerRow>>;
 
-    /// Removes rows of runs that were sealed before this time and whose retention is over. Their entries
-    /// in the tenant's log stay. Gives how many.
-    fn prune(&self, sealed_before_unix_ms: u64, limit: u32) -> Doing<'_, u32>;
+    /// Removes rows of sealed runs whose retention (`retention.record_s` of their contract, counted from the
+    /// seal) is over at this time, with their idempotency keys. Their entries in the tenant's log stay.
+    /// Gives how many. Not durable at once.
+    fn prune(&self, now_unix_ms: u64, limit: u32) -> Doing<'_, u32>;
 }
 
 /// The last transaction of a run.

@@ -1,0 +1,359 @@
+//! The durable plane in one SQLite database.
+//!
+//! One thread writes ([`writer`]), a few connections read; readers never wait for a commit and a commit
+//! never waits for a reader. What each write keeps true is checked inside its own transaction ([`write`]).
+//! One process has a store at a time: a lock beside the database says so.
+
+mod error;
+mod open;
+mod read;
+mod readers;
+mod reserve;
+mod rows;
+mod write;
+mod writer;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use leasehold_core::digest::{Digest, canonical};
+use leasehold_core::event::{Event, Head, TenantEntry, TenantFact};
+use leasehold_core::id::{KeyId, LeaseId, RunId};
+use leasehold_core::lease::{Epoch, Lease};
+use leasehold_core::name::{Name, ToolRef};
+use leasehold_core::outcome::Outcome;
+use leasehold_core::record::Observed;
+use leasehold_core::tenant::Tenant;
+
+pub use error::OpenError;
+pub use writer::{Faults, Point};
+
+use crate::seam::{
+    Admission, Admitted, Change, Doing, KeyRow, PolicyRow, RunFilter, RunRow, Sealing, SignedHead,
+    Store, StoreError, ToolRow, WorkerRow,
+};
+use readers::Readers;
+use reserve::Reserve;
+use write::chain::Written;
+use write::runs::Prepared;
+use writer::{Class, Op, Writer};
+
+/// How a store is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Directory of its files; made if it is not there, readable by its owner alone.
+    pub dir: PathBuf,
+    /// Whether writes of many callers are committed together. Off only to be measured.
+    pub together: bool,
+    /// For tests.
+    pub faults: Option<Faults>,
+}
+
+impl Options {
+    /// The usual options.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            together: true,
+            faults: None,
+        }
+    }
+}
+
+/// A store in a directory.
+pub struct SqliteStore {
+    writer: Writer,
+    readers: Readers,
+    // Released last, when nothing of ours writes any more.
+    _lock: File,
+}
+
+impl SqliteStore {
+    /// Opens a store, makes it if it is not there and brings it to this program's format. Blocks.
+    ///
+    /// # Errors
+    /// When another process has it, a newer program wrote it, it is damaged, or the disk refuses.
+    pub fn open(options: Options) -> Result<Self, OpenError> {
+        make_dir(&options.dir)?;
+        let paths = open::Paths::of(&options.dir);
+        let lock = open::lock(&paths.lock)?;
+        let conn = open::writer(&paths.database)?;
+        let reserve = Reserve::new(paths.reserve);
+        let writer = Writer::start(conn, options.together, options.faults, reserve);
+        let writer = writer.map_err(|source| OpenError::Io {
+            action: "start the writer of",
+            path: paths.database.clone(),
+            source,
+        })?;
+        Ok(Self {
+            writer,
+            readers: Readers::new(paths.database),
+            _lock: lock,
+        })
+    }
+
+    fn write<T, F>(&self, op: Op, work: F) -> Doing<'_, T>
+    where
+        T: Send + 'static,
+        F: FnMut(&rusqlite::Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        Box::pin(self.writer.submit(op, work))
+    }
+
+    /// A write whose events are written out before it waits for its turn.
+    fn write_events<F>(&self, op: Op, events: Vec<Event>, work: F) -> Doing<'_, ()>
+    where
+        F: Fn(&rusqlite::Connection, &[Written]) -> Result<(), StoreError> + Send + 'static,
+    {
+        Box::pin(async move {
+            let events = Written::all(events)?;
+            let work = move |conn: &rusqlite::Connection| work(conn, &events);
+            self.writer.submit(op, work).await
+        })
+    }
+
+    fn read<T, F>(&self, work: F) -> Doing<'_, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&rusqlite::Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        Box::pin(self.readers.read(work))
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<(), OpenError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir);
+    made.map_err(|source| OpenError::Io {
+        action: "make",
+        path: dir.to_owned(),
+        source,
+    })
+}
+
+/// A write that begins something: refused on a full disk.
+fn begins(name: &'static str) -> Op {
+    Op {
+        name,
+        class: Class::Durable,
+        ends: false,
+    }
+}
+
+/// A write that ends something: it may use the reserve.
+fn ends(name: &'static str) -> Op {
+    Op {
+        name,
+        class: Class::Durable,
+        ends: true,
+    }
+}
+
+/// A write that is not synced at once.
+fn rides(name: &'static str, ends: bool) -> Op {
+    Op {
+        name,
+        class: Class::Appended,
+        ends,
+    }
+}
+
+impl Store for SqliteStore {
+    fn admit(&self, admission: Admission) -> Doing<'_, Admitted> {
+        Box::pin(async move {
+            let prepared = Prepared::new(admission)?;
+            let work = move |conn: &rusqlite::Connection| write::runs::admit(conn, &prepared);
+            self.writer.submit(begins("admit"), work).await
+        })
+    }
+
+    fn grant(&self, lease: Lease, event: Event) -> Doing<'_, ()> {
+        self.write_events(begins("grant"), vec![event], move |conn, events| {
+            write::runs::grant(conn, &lease, &events[0])
+        })
+    }
+
+    fn take_over(&self, lease: Lease, event: Event) -> Doing<'_, ()> {
+        self.write_events(ends("take_over"), vec![event], move |conn, events| {
+            write::runs::take_over(conn, &lease, &events[0])
+        })
+    }
+
+    fn append(&self, run: RunId, epoch: Epoch, events: Vec<Event>) -> Doing<'_, ()> {
+        self.write_events(rides("append", true), events, move |conn, events| {
+            write::runs::append(conn, &run, epoch, events)
+        })
+    }
+
+    fn request_cancel(&self, run: RunId) -> Doing<'_, ()> {
+        self.write(ends("request_cancel"), move |conn| {
+            write::runs::request_cancel(conn, &run)
+        })
+    }
+
+    fn conclude(
+        &self,
+        run: RunId,
+        epoch: Epoch,
+        outcome: Outcome,
+        events: Vec<Event>,
+    ) -> Doing<'_, ()> {
+        Box::pin(async move {
+            let outcome = String::from_utf8(canonical(&outcome)?)
+                .map_err(|error| error::damaged("an outcome", error))?;
+            let work = move |conn: &rusqlite::Connection, events: &[Written]| {
+                write::runs::conclude(conn, &run, epoch, &outcome, events)
+            };
+            self.write_events(ends("conclude"), events, work).await
+        })
+    }
+
+    fn revoke(&self, lease: LeaseId, events: Vec<Event>) -> Doing<'_, ()> {
+        self.write_events(ends("revoke"), events, move |conn, events| {
+            write::runs::revoke(conn, &lease, events)
+        })
+    }
+
+    fn seal(&self, lease: Option<LeaseId>, mut sealing: Sealing) -> Doing<'_, ()> {
+        let events = std::mem::take(&mut sealing.events);
+        self.write_events(ends("seal"), events, move |conn, events| {
+            write::runs::seal(conn, lease.as_ref(), &sealing, events)
+        })
+    }
+
+    fn run(&self, tenant: Option<Name>, run: RunId) -> Doing<'_, RunRow> {
+        self.read(move |conn| read::run(conn, tenant.as_ref(), &run))
+    }
+
+    fn contract(&self, run: RunId) -> Doing<'_, Vec<u8>> {
+        self.read(move |conn| read::contract(conn, &run))
+    }
+
+    fn sealed_request(&self, run: RunId) -> Doing<'_, Option<Vec<u8>>> {
+        self.read(move |conn| read::sealed_request(conn, &run))
+    }
+
+    fn runs(&self, filter: RunFilter) -> Doing<'_, Vec<RunRow>> {
+        self.read(move |conn| read::runs(conn, &filter))
+    }
+
+    fn events(&self, run: RunId, from: u64) -> Doing<'_, Vec<Event>> {
+        self.read(move |conn| read::events(conn, &run, from))
+    }
+
+    fn statement(&self, run: RunId) -> Doing<'_, Option<String>> {
+        self.read(move |conn| read::statement(conn, &run))
+    }
+
+    fn open_leases(&self) -> Doing<'_, Vec<Lease>> {
+        self.read(read::open_leases)
+    }
+
+    fn not_clean(&self, limit: u32) -> Doing<'_, Vec<(RunId, Observed)>> {
+        self.read(move |conn| read::not_clean(conn, limit))
+    }
+
+    fn change(
+        &self,
+        tenant: Name,
+        by: Option<KeyId>,
+        at_unix_ms: u64,
+        changes: Vec<(Change, TenantFact)>,
+    ) -> Doing<'_, ()> {
+        // Taking a right away must be possible on a full disk, too.
+        let only_ends = changes
+            .iter()
+            .all(|(change, _)| matches!(change, Change::RevokeKey(..) | Change::SetToolState(..)));
+        let op = Op {
+            ends: only_ends,
+            ..begins("change")
+        };
+        self.write(op, move |conn| {
+            write::change::apply(conn, &tenant, by.as_ref(), at_unix_ms, &changes)
+        })
+    }
+
+    fn log(&self, tenant: Name, from: u64) -> Doing<'_, Vec<TenantEntry>> {
+        self.read(move |conn| read::log(conn, &tenant, from))
+    }
+
+    fn log_head(&self, tenant: Name) -> Doing<'_, Head> {
+        self.read(move |conn| write::log::head(conn, &tenant))
+    }
+
+    fn put_signed_head(&self, signed: SignedHead) -> Doing<'_, ()> {
+        self.write(ends("put_signed_head"), move |conn| {
+            write::rest::put_signed_head(conn, &signed)
+        })
+    }
+
+    fn signed_head(&self, tenant: Name) -> Doing<'_, Option<SignedHead>> {
+        self.read(move |conn| read::signed_head(conn, &tenant))
+    }
+
+    fn tenant(&self, tenant: Name) -> Doing<'_, Tenant> {
+        self.read(move |conn| read::tenant(conn, &tenant))
+    }
+
+    fn tenants(&self) -> Doing<'_, Vec<Tenant>> {
+        self.read(read::tenants)
+    }
+
+    fn key(&self, key: KeyId) -> Doing<'_, KeyRow> {
+        self.read(move |conn| read::key(conn, &key))
+    }
+
+    fn keys(&self, tenant: Name) -> Doing<'_, Vec<KeyRow>> {
+        self.read(move |conn| read::keys(conn, &tenant))
+    }
+
+    fn tool(&self, tenant: Name, tool: ToolRef) -> Doing<'_, ToolRow> {
+        self.read(move |conn| read::tool(conn, &tenant, &tool))
+    }
+
+    fn tools(&self, tenant: Name, tool: Option<Name>) -> Doing<'_, Vec<ToolRow>> {
+        self.read(move |conn| read::tools(conn, &tenant, tool.as_ref()))
+    }
+
+    fn policy(&self, scope: String) -> Doing<'_, Option<PolicyRow>> {
+        self.read(move |conn| read::policy(conn, &scope))
+    }
+
+    fn policy_version(&self, scope: String, version: u64) -> Doing<'_, PolicyRow> {
+        self.read(move |conn| read::policy_version(conn, &scope, version))
+    }
+
+    fn policies(&self, tenant: Option<Name>) -> Doing<'_, Vec<PolicyRow>> {
+        self.read(move |conn| read::policies(conn, tenant.as_ref()))
+    }
+
+    fn put_cached(&self, tenant: Name, key: Digest, run: RunId) -> Doing<'_, ()> {
+        self.write(rides("put_cached", false), move |conn| {
+            write::rest::put_cached(conn, &tenant, &key, &run)
+        })
+    }
+
+    fn cached(&self, tenant: Name, key: Digest) -> Doing<'_, Option<RunId>> {
+        self.read(move |conn| read::cached(conn, &tenant, &key))
+    }
+
+    fn put_worker(&self, worker: WorkerRow) -> Doing<'_, ()> {
+        self.write(rides("put_worker", false), move |conn| {
+            write::rest::put_worker(conn, &worker)
+        })
+    }
+
+    fn workers(&self) -> Doing<'_, Vec<WorkerRow>> {
+        self.read(read::workers)
+    }
+
+    fn prune(&self, now_unix_ms: u64, limit: u32) -> Doing<'_, u32> {
+        self.write(rides("prune", true), move |conn| {
+            write::rest::prune(conn, now_unix_ms, limit)
+        })
+    }
+}

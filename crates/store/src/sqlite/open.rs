@@ -1,0 +1,184 @@
+//! From a directory to connections: the lock, the settings, the migrations.
+//!
+//! Settings: WAL, foreign keys, checked cell sizes. A migration is one file and one transaction; its
+//! number is the database's `user_version`. A database of a newer program is refused and left alone.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+use rustix::fs::FlockOperation;
+
+use super::error::OpenError;
+
+/// Each migration, in order: name and text.
+const MIGRATIONS: [(&str, &str); 1] = [(
+    "0001-planes",
+    include_str!("../../migrations/0001-planes.sql"),
+)];
+
+/// `LHLD`: tells our database from any other.
+const APPLICATION_ID: u32 = 0x4c48_4c44;
+
+/// How long a reader waits for a checkpoint or recovery of another connection.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Prepared statements kept by each connection.
+const STATEMENTS: usize = 128;
+
+/// Where a store's files are.
+#[derive(Debug, Clone)]
+pub(super) struct Paths {
+    pub(super) database: PathBuf,
+    pub(super) lock: PathBuf,
+    pub(super) reserve: PathBuf,
+}
+
+impl Paths {
+    pub(super) fn of(dir: &Path) -> Self {
+        Self {
+            database: dir.join("store.db"),
+            lock: dir.join("store.lock"),
+            reserve: dir.join("store.reserve"),
+        }
+    }
+}
+
+/// Takes the one lock of a store; it is held as long as the file is open, and goes with the process.
+pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
+    let io = |action, source| OpenError::Io {
+        action,
+        path: path.to_owned(),
+        source,
+    };
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| io("open", source))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse {
+            path: path.parent().unwrap_or(path).to_owned(),
+        }),
+        Err(errno) => Err(io("lock", errno.into())),
+    }
+}
+
+/// Opens the connection that writes, and brings the database to this program's format.
+pub(super) fn writer(path: &Path) -> Result<Connection, OpenError> {
+    // Made here and not by the engine, so that nobody else can read it for a moment.
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| OpenError::Io {
+            action: "open",
+            path: path.to_owned(),
+            source,
+        })?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|error| told(path, error))?;
+    migrate(&mut conn, path)?;
+    settle(&conn).map_err(|error| told(path, error))?;
+    // Checkpoints are taken in idle moments, not by whoever happens to commit.
+    conn.pragma_update(None, "wal_autocheckpoint", 0)
+        .and_then(|()| conn.pragma_update(None, "journal_size_limit", 64 << 20))
+        .map_err(|error| told(path, error))?;
+    Ok(conn)
+}
+
+/// Opens a connection that only reads.
+pub(super) fn reader(path: &Path) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(|error| told(path, error))?;
+    settle(&conn)
+        .and_then(|()| conn.pragma_update(None, "query_only", true))
+        .map_err(|error| told(path, error))?;
+    Ok(conn)
+}
+
+fn settle(conn: &Connection) -> rusqlite::Result<()> {
+    conn.busy_timeout(BUSY)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "cell_size_check", true)?;
+    conn.pragma_update(None, "trusted_schema", false)
+}
+
+fn told(path: &Path, source: rusqlite::Error) -> OpenError {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    match source.sqlite_error_code() {
+        Some(DatabaseCorrupt | NotADatabase) => OpenError::Damaged {
+            path: path.to_owned(),
+            detail: source.to_string(),
+        },
+        _ => OpenError::Engine {
+            path: path.to_owned(),
+            source,
+        },
+    }
+}
+
+/// The format this program writes.
+fn known() -> u32 {
+    u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX)
+}
+
+fn migrate(conn: &mut Connection, path: &Path) -> Result<(), OpenError> {
+    let engine = |error| told(path, error);
+    let number = |conn: &Connection, name: &str| -> Result<u32, OpenError> {
+        conn.pragma_query_value(None, name, |row| row.get(0))
+            .map_err(engine)
+    };
+    let found = number(conn, "user_version")?;
+    let owner = number(conn, "application_id")?;
+    let tables: u32 = conn
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(engine)?;
+    if owner != APPLICATION_ID && (tables > 0 || found > 0) {
+        return Err(OpenError::Damaged {
+            path: path.to_owned(),
+            detail: "it is a database of another program".to_owned(),
+        });
+    }
+    if found > known() {
+        return Err(OpenError::Newer {
+            path: path.to_owned(),
+            found,
+            known: known(),
+        });
+    }
+    conn.pragma_update(None, "journal_mode", "wal")
+        .and_then(|()| conn.pragma_update(None, "synchronous", "full"))
+        .map_err(engine)?;
+    for (number, (_, text)) in (1_u32..).zip(MIGRATIONS).skip(found as usize) {
+        let step = conn.transaction().map_err(engine)?;
+        step.execute_batch(text)
+            .and_then(|()| step.pragma_update(None, "application_id", APPLICATION_ID))
+            .and_then(|()| step.pragma_update(None, "user_version", number))
+            .and_then(|()| step.commit())
+            .map_err(engine)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migrations_are_numbered_without_a_gap_and_all_embedded() {
+        for (at, (name, _)) in MIGRATIONS.iter().enumerate() {
+            assert!(name.starts_with(&format!("{:04}-", at + 1)), "{name}");
+        }
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), MIGRATIONS.len());
+    }
+}

@@ -1,0 +1,63 @@
+//! Connections that only read, apart from the writer's: a read never waits for a commit.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold_core::error::Internal;
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use super::open;
+use crate::seam::StoreError;
+
+/// Reads at one time.
+const READERS: usize = 4;
+
+/// The connections that are free. They are made when first needed.
+pub(super) struct Readers {
+    database: PathBuf,
+    places: Arc<Semaphore>,
+    free: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl Readers {
+    pub(super) fn new(database: PathBuf) -> Self {
+        Self {
+            database,
+            places: Arc::new(Semaphore::new(READERS)),
+            free: Arc::default(),
+        }
+    }
+
+    /// Runs a read on a thread that may block.
+    pub(super) async fn read<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        let internal = |error: &dyn std::fmt::Display| {
+            StoreError::Engine(Internal::new(format!("a read ended early: {error}")))
+        };
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let place = place.map_err(|error| internal(&error))?;
+        let free = Arc::clone(&self.free);
+        let database = self.database.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let lock = || free.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = lock().pop();
+            let conn = match kept {
+                Some(conn) => conn,
+                None => open::reader(&database)
+                    .map_err(|error| StoreError::Engine(Internal::new(error.to_string())))?,
+            };
+            let result = work(&conn);
+            // A connection whose read failed in the engine is not used again.
+            if !matches!(result, Err(StoreError::Engine(_) | StoreError::Damaged(_))) {
+                lock().push(conn);
+            }
+            drop(place);
+            result
+        });
+        task.await.map_err(|error| internal(&error))?
+    }
+}

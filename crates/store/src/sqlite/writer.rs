@@ -1,0 +1,355 @@
+//! The one writer: a thread that commits many callers' transactions together.
+//!
+//! While one commit waits for the disk, further jobs gather; then all of them are run in one transaction of
+//! the engine, each in a savepoint of its own, so that one that is refused does not undo the others, and are
+//! answered after the commit. Jobs of class [`Class::Appended`] are committed first and without waiting
+//! for the disk; a later durable commit syncs the same file and thereby them. No order is promised between
+//! jobs whose callers did not wait for each other.
+//!
+//! When a commit fails, its jobs are tried alone, so that one cannot take the others along. When the disk is
+//! full, jobs that end something may use a reserve that was set aside in better times.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use leasehold_core::error::Internal;
+use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::error::{classify, is_full};
+use super::reserve::Reserve;
+use crate::seam::StoreError;
+
+/// Most jobs that wait; further callers wait before they enter.
+const QUEUE_MAX: usize = 1_024;
+/// Most jobs of one commit.
+const BATCH_MAX: usize = 256;
+/// How long nothing must come before a checkpoint is taken.
+const IDLE: Duration = Duration::from_millis(200);
+/// Jobs after which a checkpoint is taken although there is no idle moment.
+const BUSY_JOBS: usize = 4_096;
+
+/// What a job needs of the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Synced before it is answered.
+    Durable,
+    /// Written before it is answered: survives the end of the process, perhaps not a power cut.
+    Appended,
+}
+
+/// What kind of write it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Op {
+    /// The method's name.
+    pub(super) name: &'static str,
+    /// What it needs of the disk.
+    pub(super) class: Class,
+    /// Whether it ends something and may use the reserve of a full disk.
+    pub(super) ends: bool,
+}
+
+/// Where a fault may be put into a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// Before the transaction begins.
+    Begin,
+    /// After its statements, before the commit.
+    Written,
+    /// After the commit, before anybody is answered.
+    Committed,
+}
+
+/// Called at each [`Point`] with the method's name; `true` makes the write fail as a broken disk would
+/// (not after a commit). For tests: it may also end the process there.
+pub type Faults = Arc<dyn Fn(Point, &'static str) -> bool + Send + Sync>;
+
+trait Job: Send {
+    fn op(&self) -> Op;
+    /// Runs it, perhaps once more after its transaction was lost.
+    fn run(&mut self, conn: &Connection);
+    /// Its refusal, if it was refused.
+    fn refusal(&self) -> Option<&StoreError>;
+    /// Answers its caller; `lost` is the error of the transaction it was in.
+    fn answer(self: Box<Self>, lost: Option<StoreError>);
+}
+
+struct Typed<T, F> {
+    op: Op,
+    work: F,
+    result: Option<Result<T, StoreError>>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<T: Send, F: FnMut(&Connection) -> Result<T, StoreError> + Send> Job for Typed<T, F> {
+    fn op(&self) -> Op {
+        self.op
+    }
+
+    fn run(&mut self, conn: &Connection) {
+        self.result = Some((self.work)(conn));
+    }
+
+    fn refusal(&self) -> Option<&StoreError> {
+        self.result
+            .as_ref()
+            .and_then(|result| result.as_ref().err())
+    }
+
+    fn answer(self: Box<Self>, lost: Option<StoreError>) {
+        let result = match (lost, self.result) {
+            (Some(error), _) => Err(error),
+            (None, Some(result)) => result,
+            (None, None) => Err(StoreError::Engine(Internal::new("a job was not run"))),
+        };
+        // A caller that went away needs no answer.
+        let _ = self.reply.send(result);
+    }
+}
+
+/// The writer as its callers hold it.
+pub(super) struct Writer {
+    queue: Option<Sender<Box<dyn Job>>>,
+    places: Arc<Semaphore>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Starts the thread. `together` commits many jobs at once.
+    pub(super) fn start(
+        conn: Connection,
+        together: bool,
+        faults: Option<Faults>,
+        reserve: Reserve,
+    ) -> std::io::Result<Self> {
+        let (queue, jobs) = channel();
+        let mut desk = Desk {
+            conn,
+            batch_max: if together { BATCH_MAX } else { 1 },
+            faults,
+            reserve,
+            synced: None,
+            since_checkpoint: 0,
+            suspect: false,
+        };
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || desk.serve(&jobs))?;
+        Ok(Self {
+            queue: Some(queue),
+            places: Arc::new(Semaphore::new(QUEUE_MAX)),
+            thread: Some(thread),
+        })
+    }
+
+    /// Hands in a write and waits for its answer.
+    pub(super) async fn submit<T, F>(&self, op: Op, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        let gone = || StoreError::Engine(Internal::new("the store's writer has ended"));
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let (reply, answer) = oneshot::channel();
+        let job = Typed {
+            op,
+            work,
+            result: None,
+            reply,
+            _place: place.map_err(|_| gone())?,
+        };
+        self.queue
+            .as_ref()
+            .and_then(|queue| queue.send(Box::new(job)).ok())
+            .ok_or_else(gone)?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Writer {
+    /// Finishes what was handed in.
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own things.
+struct Desk {
+    conn: Connection,
+    batch_max: usize,
+    faults: Option<Faults>,
+    reserve: Reserve,
+    /// How the engine is set now; `None` before the first commit.
+    synced: Option<Class>,
+    /// Jobs since the last checkpoint.
+    since_checkpoint: usize,
+    /// An earlier write failed in the disk: what was said to be written may not be there any more.
+    suspect: bool,
+}
+
+impl Desk {
+    fn serve(&mut self, jobs: &Receiver<Box<dyn Job>>) {
+        loop {
+            let first = if self.since_checkpoint == 0 {
+                jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                jobs.recv_timeout(IDLE)
+            };
+            match first {
+                Ok(first) => {
+                    let mut batch = vec![first];
+                    batch.extend(jobs.try_iter().take(self.batch_max - 1));
+                    self.work(batch);
+                }
+                Err(RecvTimeoutError::Timeout) => self.checkpoint(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.checkpoint();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn work(&mut self, batch: Vec<Box<dyn Job>>) {
+        self.since_checkpoint += batch.len();
+        let (durable, appended): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .partition(|job| job.op().class == Class::Durable);
+        for (class, mut jobs) in [(Class::Appended, appended), (Class::Durable, durable)] {
+            match self.commit(class, &mut jobs) {
+                Ok(()) => jobs.into_iter().for_each(|job| job.answer(None)),
+                Err(_) => jobs.into_iter().for_each(|job| self.alone(class, job)),
+            }
+        }
+        if self.since_checkpoint >= BUSY_JOBS {
+            self.checkpoint();
+        }
+    }
+
+    /// Commits one job by itself, with the reserve's room if it ends something.
+    fn alone(&mut self, class: Class, job: Box<dyn Job>) {
+        let mut job = [job];
+        let mut tried = self.commit(class, &mut job);
+        let full = tried.as_ref().is_err_and(is_full);
+        if full && job[0].op().ends && self.reserve.release() {
+            tried = self.commit(class, &mut job);
+        }
+        let [job] = job;
+        job.answer(tried.err().map(|error| classify(&error)));
+    }
+
+    /// One transaction of the engine. An error means that nothing of it was written, or that it is unknown.
+    fn commit(&mut self, class: Class, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let done = self.try_commit(class, jobs);
+        if let Err(error) = &done {
+            self.suspect |= !is_full(error);
+            if !self.conn.is_autocommit() {
+                // Nothing more can be done here; the next begin fails and says so.
+                let _ = self.conn.execute_batch("ROLLBACK");
+            }
+        }
+        done
+    }
+
+    fn try_commit(&mut self, class: Class, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+        self.settle(class)?;
+        self.faults(Point::Begin, jobs)?;
+        cached(&self.conn, "BEGIN IMMEDIATE")?;
+        for job in jobs.iter_mut() {
+            cached(&self.conn, "SAVEPOINT job")?;
+            job.run(&self.conn);
+            if self.conn.is_autocommit() || matches!(job.refusal(), Some(StoreError::Unwritable(_)))
+            {
+                return Err(full_or_lost(job.refusal()));
+            }
+            if job.refusal().is_some() {
+                cached(&self.conn, "ROLLBACK TO job")?;
+            }
+            cached(&self.conn, "RELEASE job")?;
+        }
+        self.faults(Point::Written, jobs)?;
+        cached(&self.conn, "COMMIT")?;
+        self.faults(Point::Committed, jobs)
+            .or_else(|_| Ok::<(), rusqlite::Error>(()))
+    }
+
+    /// Sets how far a commit goes, and after a failure of the disk first moves all that was written into the
+    /// database proper: what the system dropped from its cache would otherwise be missed by the next sync.
+    fn settle(&mut self, class: Class) -> rusqlite::Result<()> {
+        if self.suspect {
+            let (busy, log, moved): (i64, i64, i64) =
+                self.conn
+                    .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+                        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                    })?;
+            if busy != 0 || log != moved {
+                return Err(broken("a failed write is not mended yet"));
+            }
+            self.suspect = false;
+        }
+        if self.synced != Some(class) {
+            let word = match class {
+                Class::Durable => "full",
+                Class::Appended => "normal",
+            };
+            self.conn.pragma_update(None, "synchronous", word)?;
+            self.synced = Some(class);
+        }
+        Ok(())
+    }
+
+    fn faults(&self, point: Point, jobs: &[Box<dyn Job>]) -> rusqlite::Result<()> {
+        let Some(faults) = &self.faults else {
+            return Ok(());
+        };
+        let mut fails = false;
+        for job in jobs {
+            fails |= faults(point, job.op().name);
+        }
+        if fails {
+            return Err(broken("a fault was put in"));
+        }
+        Ok(())
+    }
+
+    /// Moves the log into the database, and sets aside a reserve that was used.
+    fn checkpoint(&mut self) {
+        self.since_checkpoint = 0;
+        // One that fails (a full disk) leaves all of it in the log, where it is safe; the next one tries again.
+        let _ = self
+            .conn
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        self.reserve.refill();
+    }
+}
+
+fn cached(conn: &Connection, text: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached(text)?.execute([]).map(|_| ())
+}
+
+/// An error of the disk that the engine did not make itself.
+fn broken(text: &str) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(
+        rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR),
+        Some(text.to_owned()),
+    )
+}
+
+fn full_or_lost(refusal: Option<&StoreError>) -> rusqlite::Error {
+    match refusal {
+        Some(StoreError::Unwritable(detail)) => rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL),
+            Some(detail.for_log().to_owned()),
+        ),
+        _ => broken("the engine gave the transaction up"),
+    }
+}
