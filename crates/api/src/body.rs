@@ -1,0 +1,86 @@
+//! Bodies, paths and queries of requests, refused in our own words.
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use leasehold_core::error::{ErrorKind, PublicError};
+use serde::de::DeserializeOwned;
+
+use crate::error::Refusal;
+
+/// Most bytes of a JSON body: input, environment and a small standard input fit.
+pub const BODY_MAX: usize = 16 << 20;
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    PublicError::new(ErrorKind::Invalid, message).into()
+}
+
+/// The bytes of a JSON body; what they mean is for whoever parses them.
+pub(crate) struct JsonBody(pub(crate) Vec<u8>);
+
+impl<S: Send + Sync> FromRequest<S> for JsonBody {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+        let json = request
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.split(';').next())
+            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+        if !json {
+            return Err(invalid("`content-type` must be application/json"));
+        }
+        axum::body::to_bytes(request.into_body(), BODY_MAX)
+            .await
+            .map(|bytes| Self(bytes.to_vec()))
+            .map_err(|_| invalid(format!("the body is cut or longer than {BODY_MAX} bytes")))
+    }
+}
+
+impl JsonBody {
+    /// Reads a small administrative body.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        serde_json::from_slice(&self.0).map_err(|error| invalid(format!("body: {error}")))
+    }
+}
+
+/// Parts of the path. What is no id or name cannot be there, and is answered like it.
+pub(crate) struct At<T>(pub(crate) T);
+
+impl<T, S> FromRequestParts<S> for At<T>
+where
+    T: DeserializeOwned + Send,
+    S: Send + Sync,
+{
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let path: Result<Path<T>, PathRejection> = Path::from_request_parts(parts, state).await;
+        path.map(|Path(value)| Self(value)).map_err(|_| not_found())
+    }
+}
+
+/// The one answer for what is not there and what is not yours.
+pub(crate) fn not_found() -> Refusal {
+    PublicError::new(ErrorKind::NotFound, "there is no such thing here").into()
+}
+
+/// The query.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<T, S> FromRequestParts<S> for Asked<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+{
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let query: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
+        query
+            .map(|Query(value)| Self(value))
+            .map_err(|error| invalid(format!("query: {}", error.body_text())))
+    }
+}
