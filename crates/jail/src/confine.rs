@@ -223,13 +223,14 @@ fn take_limits(to: &Confinement<'_>) -> Result<(), ConfineError> {
 /// Calls that look, read, copy and answer; `mmap` and `mprotect` without execution. Everything else
 /// is refused with `EPERM`: it costs a defect its effect and not the whole collection.
 fn allow_list() -> Program {
-    const ALLOWED: [libc::c_long; 34] = [
+    const ALLOWED: [libc::c_long; 35] = [
         libc::SYS_read,
         libc::SYS_write,
         libc::SYS_openat2,
         libc::SYS_close,
         libc::SYS_fstat,
         libc::SYS_newfstatat,
+        libc::SYS_readlinkat,
         libc::SYS_statx,
         libc::SYS_getdents64,
         libc::SYS_lseek,

@@ -202,7 +202,9 @@ impl Server {
             stdout: StreamRecord::default(),
             stderr: StreamRecord::default(),
             artifacts: Vec::new(),
+            may_execute_on_host: None,
             cleanup: None,
+            pruned_unix_ms: None,
         };
         let blank = warm.and_then(|key| self.sandboxes.get_mut(&key)?.blank.take());
         let key = self.begin(record, exec, &admitted, begun, blank)?;

@@ -15,9 +15,6 @@ use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
 use crate::step::note_disk;
 
-/// User and group id of the workload inside its block.
-const WORKLOAD: u32 = 1_000;
-
 impl Server {
     /// Gathers output and files; then the outcome is fixed.
     pub(crate) fn collected(&mut self, key: Key) -> bool {
@@ -52,8 +49,19 @@ impl Server {
             self.drain(key);
             return false;
         }
+        let looking = !never && !overdue && self.lookout_waits(key);
+        if looking && dead {
+            self.look_again(key);
+        }
+        let Some(run) = self.runs.get_mut(&key) else {
+            return false;
+        };
         match run.collection {
             Collection::Running(_) => return false,
+            _ if looking && !dead => {
+                self.kill_run(key);
+                return false;
+            }
             Collection::Wanted if !dead => {
                 self.kill_run(key);
                 return false;
@@ -65,10 +73,11 @@ impl Server {
             }
             Collection::Wanted => {
                 self.start_collector(key);
-                if matches!(self.runs[&key].collection, Collection::Running(_)) {
+                if looking || matches!(self.runs[&key].collection, Collection::Running(_)) {
                     return false;
                 }
             }
+            Collection::None if looking => return false,
             Collection::None => {}
         }
         self.conclude(key);
@@ -85,14 +94,7 @@ impl Server {
             return;
         };
         let Some(made) = &sandbox.made else { return };
-        // An ordinary user's workload has the user's own ids; root's has those of its block.
-        let (host_uid, host_gid) = match sandbox.leased_range() {
-            Some((base, _)) => (base + WORKLOAD, base + WORKLOAD),
-            None => (
-                rustix::process::geteuid().as_raw(),
-                rustix::process::getegid().as_raw(),
-            ),
-        };
+        let (host_uid, host_gid) = sandbox.workload_ids();
         let started = rustix::io::fcntl_dupfd_cloexec(&made.workspace, 3)
             .map_err(std::io::Error::from)
             .and_then(|workspace| Ok((workspace, run.folder.make_artifacts()?)))
@@ -164,6 +166,7 @@ impl Server {
         if let Some(sandbox) = sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox)) {
             note_disk(run, sandbox);
             note_group(run, sandbox);
+            run.record.may_execute_on_host = sandbox.left_on_host();
         }
         if let (Some(started), Some(over)) = (run.started, run.over) {
             run.record.usage.wall_micros = micros(over.saturating_duration_since(started));

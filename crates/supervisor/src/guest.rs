@@ -213,7 +213,7 @@ impl Server {
     }
 
     /// Init and stub wait: a sandbox is parked.
-    fn on_ready(&mut self, key: Key) {
+    pub(crate) fn on_ready(&mut self, key: Key) {
         let Some(sandbox) = self.sandboxes.get_mut(&key) else {
             return;
         };

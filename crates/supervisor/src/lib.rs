@@ -16,6 +16,7 @@ mod failpoint;
 mod guest;
 pub mod ledger;
 pub mod lock;
+mod left;
 mod log;
 mod make;
 mod order;

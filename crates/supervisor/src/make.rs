@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::limits::Limits;
@@ -18,13 +19,15 @@ use crate::calls::unix_ms;
 use crate::ledger::Entry;
 use crate::log;
 use crate::sandbox::{Role, Sandbox};
-use crate::scratch::{Image, image_path};
-use crate::server::Server;
-use crate::source::Key;
+use crate::scratch::{FORMAT_BOUND, Formatting, image_path};
+use crate::server::{Server, Timer};
+use crate::source::{Key, Source};
 use crate::uids;
 
 /// Our own processes in a sandbox, counted beside its limit: init, and the agent on demand.
 const OWN_PROCESSES: u32 = 2;
+/// What is said when there is no image.
+const NO_DISK: &str = "its disk could not be made";
 /// Most blocks tried before giving up on a uid lease.
 const LEASE_ATTEMPTS: u32 = 256;
 
@@ -110,13 +113,55 @@ impl Server {
         sandbox.group = Some(group);
         if sandbox.admitted.image {
             let path = image_path(&self.paths.scratch(), &sandbox.id);
-            let image = Image::make(&path, limits.disk_bytes.value, limits.inodes.value)
-                .map_err(|error| stopped("its disk could not be made", &error))?;
-            sandbox.image = Some(image);
+            let formatting = Formatting::begin(&path, limits.disk_bytes.value, limits.inodes.value)
+                .map_err(|error| stopped(NO_DISK, &error))?;
+            self.sources
+                .add(&formatting, Source::Format(key))
+                .map_err(|error| stopped(NO_DISK, &error))?;
+            self.timers
+                .set(Timer::Format(key), Instant::now(), FORMAT_BOUND);
+            sandbox.formatting = Some(formatting);
+        } else {
+            self.waiting.push_back(key);
         }
         sandbox.directory = directory;
-        self.waiting.push_back(key);
         Ok(())
+    }
+
+    /// The disk of a sandbox is made, or is not to be had.
+    pub(crate) fn on_formatted(&mut self, key: Key) {
+        let Some(formatting) = self.take_formatting(key) else {
+            return;
+        };
+        match formatting.finish() {
+            Ok(image) => {
+                if let Some(sandbox) = self.sandboxes.get_mut(&key) {
+                    sandbox.image = Some(image);
+                }
+                self.waiting.push_back(key);
+                self.order_waiting();
+            }
+            Err(error) => {
+                let detail = stopped(NO_DISK, &error);
+                self.not_made(key, detail);
+            }
+        }
+    }
+
+    /// The disk of a sandbox takes too long.
+    pub(crate) fn on_format_late(&mut self, key: Key) {
+        if self.take_formatting(key).is_some() {
+            let bound = FORMAT_BOUND.as_secs();
+            let detail = format!("{NO_DISK}: `mkfs.ext4` did not end within {bound} s");
+            self.not_made(key, detail);
+        }
+    }
+
+    fn take_formatting(&mut self, key: Key) -> Option<Formatting> {
+        self.timers.clear(Timer::Format(key));
+        let formatting = self.sandboxes.get_mut(&key)?.formatting.take()?;
+        self.sources.forget(&formatting);
+        Some(formatting)
     }
 
     /// Writes the ledger entry with the uid block it is about to lease, then leases the block.
@@ -195,6 +240,15 @@ impl Sandbox {
             throttled_micros: group.throttled_micros,
             disk_bytes: self.disk().map(|disk| disk.bytes),
         }
+    }
+
+    /// Whether less than a quarter of its disk is left.
+    pub(crate) fn disk_is_short(&self) -> bool {
+        let limits = &self.admitted.limits;
+        self.disk().is_some_and(|disk| {
+            let short = |used: u64, limit: u64| used > limit / 4 * 3;
+            short(disk.bytes, limits.disk_bytes.value) || short(disk.inodes, limits.inodes.value)
+        })
     }
 
     /// How full its disk is.

@@ -202,6 +202,7 @@ impl Server {
             let detail = stopped("it could not be watched", &error);
             return self.fail_sandbox(key, detail);
         }
+        self.post_lookout(key);
         if let Role::Run(run) = self.sandboxes[&key].role {
             self.note_ids(run, key);
             self.step(run);
@@ -216,7 +217,7 @@ impl Server {
 
     /// A sandbox was not made. Of one whose spawner died half-way a process may live, which nobody
     /// can name any more; its control group can.
-    fn not_made(&mut self, key: Key, detail: Stopped) {
+    pub(crate) fn not_made(&mut self, key: Key, detail: Stopped) {
         if let Some(sandbox) = self.sandboxes.get_mut(&key) {
             sandbox.making = false;
             if let Some(group) = &sandbox.group {
@@ -272,6 +273,11 @@ impl Server {
         let mut known: HashSet<u32> = self.sandboxes.values().map(Sandbox::init_pid).collect();
         known.insert(self.spawner.pid());
         known.extend(self.orphans.iter().map(|orphan| orphan.0));
+        let formatting = self
+            .sandboxes
+            .values()
+            .filter_map(|it| it.formatting.as_ref());
+        known.extend(formatting.map(crate::scratch::Formatting::pid));
         let mut left: Vec<Pid> = made_children()
             .into_iter()
             .filter(|pid| !known.contains(&pid.as_raw_nonzero().get().cast_unsigned()))

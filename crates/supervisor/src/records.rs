@@ -423,7 +423,9 @@ mod tests {
         let records = Records::open(&paths).unwrap();
         let other = SandboxId::from_entropy(&[9; 13]);
         let mut first = record(1);
+            may_execute_on_host: None,
         let mut spares = Spares::open(&paths).unwrap();
+            pruned_unix_ms: None,
         let mut begin =
             |record: &RunRecord| records.begin(records.blank(&other, &mut spares).unwrap(), record);
         let (mut folder, _spools) = begin(&first).unwrap();

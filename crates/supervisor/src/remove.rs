@@ -169,6 +169,7 @@ impl Server {
             return nothing_made();
         };
         self.sandbox_ids.remove(&sandbox.id);
+        self.dismiss_lookout(key, &mut sandbox);
         for timer in [Timer::Ready(key), Timer::Bound(key)] {
             self.timers.clear(timer);
         }

@@ -14,9 +14,13 @@ use leasehold_protocol::guest::{Control, SignalTarget};
 use rustix::process::{WaitId, WaitIdOptions};
 
 use crate::admit::Admitted;
+use crate::collector::lookout::Lookout;
 use crate::records::Blank;
-use crate::scratch::Image;
+use crate::scratch::{Formatting, Image};
 use crate::source::Key;
+
+/// User and group id of the workload inside its block.
+const WORKLOAD: u32 = 1_000;
 
 /// For whom a sandbox is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +48,8 @@ pub(crate) struct Sandbox {
     pub(crate) group: Option<Group>,
     pub(crate) oom: Option<OomWatch>,
     pub(crate) image: Option<Image>,
+    /// The image while its file system is made.
+    pub(crate) formatting: Option<Formatting>,
     /// The directory of the run it may have, made ahead.
     pub(crate) blank: Option<Blank>,
     /// Our ends of init's and the stub's sockets.
@@ -56,6 +62,8 @@ pub(crate) struct Sandbox {
     pub(crate) tries: u32,
     /// The host directory of its workspace, until it is ordered.
     pub(crate) directory: Option<OwnedFd>,
+    /// Who looks after a read-write workspace.
+    pub(crate) lookout: Option<Lookout>,
     /// Host cores it may run on.
     pub(crate) cores: Vec<u32>,
     /// Init and stub both said that they are ready.
@@ -89,6 +97,7 @@ impl Sandbox {
             group: None,
             oom: None,
             image: None,
+            formatting: None,
             blank: None,
             init: None,
             stub: None,
@@ -96,6 +105,7 @@ impl Sandbox {
             making: false,
             tries: 0,
             directory: None,
+            lookout: None,
             cores: Vec::new(),
             init_ready: false,
             stub_ready: false,
@@ -124,9 +134,9 @@ impl Sandbox {
         }
     }
 
-    /// Whether init and stub wait.
+    /// Whether init and stub wait, and nobody looks at the workspace as it is before.
     pub(crate) fn ready(&self) -> bool {
-        self.init_ready && self.stub_ready
+        self.init_ready && self.stub_ready && self.looked()
     }
 
     /// Whether no process of it can be left: init was reaped, or there never was one.
@@ -137,6 +147,17 @@ impl Sandbox {
     /// Its leased block of host user ids, where there is one.
     pub(crate) fn leased_range(&self) -> Option<(u32, u32)> {
         self.leased.then_some(self.uid_range)
+    }
+
+    /// Host ids of its workload: an ordinary user's has the user's own, root's those of its block.
+    pub(crate) fn workload_ids(&self) -> (u32, u32) {
+        match self.leased_range() {
+            Some((base, _)) => (base + WORKLOAD, base + WORKLOAD),
+            None => (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            ),
+        }
     }
 
     /// Host process id of init; 0 when there is none.
@@ -169,6 +190,9 @@ impl Sandbox {
         self.killed = true;
         if self.death.is_some() {
             return;
+        }
+        if let Some(formatting) = &self.formatting {
+            formatting.kill();
         }
         if let Some(made) = &self.made {
             let _ = rustix::process::pidfd_send_signal(

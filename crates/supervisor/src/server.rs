@@ -61,6 +61,10 @@ pub(crate) enum Timer {
     /// The collector took too long.
     Collector(Key),
     /// A sandbox was not parked in time.
+    /// A look of a lookout took too long.
+    Lookout(Key),
+    /// The program that makes a sandbox's disk took too long.
+    Format(Key),
     Ready(Key),
     /// A killed sandbox did not die in time.
     Bound(Key),
@@ -298,6 +302,8 @@ impl Server {
                 self.step(key);
             }
             Timer::Collector(key) => self.on_collector(key),
+            Source::Lookout(key) => self.on_lookout(key),
+            Source::Format(key) => self.on_formatted(key),
             Timer::Ready(key) => self.fail_sandbox(key, "it was not ready within 10 s".to_owned()),
             Timer::Bound(key) => self.on_overdue(key),
             Timer::Answer => self.take_answer(),
@@ -315,6 +321,8 @@ impl Server {
         self.accept();
         if self.connections.is_empty() {
             self.listener = None;
+            Timer::Lookout(key) => self.on_lookout(key),
+            Timer::Format(key) => self.on_format_late(key),
             return;
         }
         match crate::start::listen(&self.paths) {

@@ -41,6 +41,10 @@ pub(crate) enum Source {
     Stream(Key, u8),
     /// The collector of a run.
     Collector(Key),
+    /// The lookout of a sandbox.
+    Lookout(Key),
+    /// The program that makes a sandbox's disk ended.
+    Format(Key),
 }
 
 impl Source {
@@ -57,6 +61,8 @@ impl Source {
             Self::Stream(key, 0) => (8, key),
             Self::Stream(key, _) => (9, key),
             Self::Collector(key) => (10, key),
+            Self::Lookout(key) => (13, key),
+            Self::Format(key) => (14, key),
             Self::Answer => (11, 0),
             Self::Orphan => (12, 0),
         };
@@ -77,6 +83,8 @@ impl Source {
             8 => Self::Stream(key, 0),
             9 => Self::Stream(key, 1),
             10 => Self::Collector(key),
+            13 => Self::Lookout(key),
+            14 => Self::Format(key),
             11 => Self::Answer,
             12 => Self::Orphan,
             _ => return None,
@@ -193,6 +201,8 @@ mod tests {
             Source::Stream(key, 0),
             Source::Stream(key, 1),
             Source::Collector(key),
+            Source::Lookout(key),
+            Source::Format(key),
         ];
         for source in all {
             assert_eq!(Source::from_token(source.token()), Some(source));

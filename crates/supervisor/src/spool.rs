@@ -12,6 +12,11 @@ use rustix::io::Errno;
 /// Most reads at one go, so that one flood does not starve the other sandboxes.
 const READS: usize = 8;
 
+/// Most such goes at the end of a stream, should its writer give a byte at a time.
+const PUMPS: u32 = 4_096;
+/// More than a terminal holds that nobody reads.
+const TERMINAL_BYTES: usize = 64 << 10;
+
 /// What is left in the source after [`Spool::pump`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -92,10 +97,18 @@ impl Spool {
         Left::More
     }
 
-    /// Moves everything that is there and gives the source up. Only for a source whose writers are
-    /// dead.
+    /// Moves everything that is there and gives the source up. For a source whose writers are dead,
+    /// or could not be killed: one that still writes is not read beyond what was there.
     pub(crate) fn finish(&mut self, buffer: &mut [u8]) -> Option<OwnedFd> {
-        while self.pump(buffer) == Left::More {}
+        // Nothing holds more than this, a terminal far less.
+        let source = self.source.as_ref();
+        let capacity = source.and_then(|source| rustix::pipe::fcntl_getpipe_size(source).ok());
+        let most = self.seen.written + capacity.unwrap_or(TERMINAL_BYTES) as u64;
+        for _ in 0..PUMPS {
+            if self.pump(buffer) != Left::More || self.seen.written >= most {
+                break;
+            }
+        }
         self.close()
     }
 
@@ -194,6 +207,35 @@ mod tests {
         drop(writer);
         spool.finish(&mut buffer);
         assert_eq!(spool.seen().kept, 65_536);
+    }
+
+    /// A writer that outlived its kill must not hold the loop.
+    #[test]
+    fn a_writer_that_goes_on_is_left_behind() {
+        let (mut spool, writer, _place) = spool(1 << 40, "spool-endless");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    // Its other end goes first.
+                    let _ = rustix::io::write(&writer, &[b'x'; 4_096]);
+                }
+            });
+            let flags = rustix::event::PollFlags::IN;
+            let reader = spool.source.as_ref().unwrap().try_clone().unwrap();
+            let mut polled = [rustix::event::PollFd::new(&reader, flags)];
+            rustix::event::poll(&mut polled, None).unwrap();
+            let mut buffer = vec![0; 128 << 10];
+            spool.finish(&mut buffer);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            drop(polled);
+            drop(reader);
+        });
+        let capacity = 64 << 10;
+        // One go more than what a pipe holds, at most.
+        let most = capacity + (READS * (128 << 10)) as u64;
+        assert!(spool.seen().written <= most, "{:?}", spool.seen());
+        assert!(spool.source().is_none());
     }
 
     #[test]

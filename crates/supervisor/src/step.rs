@@ -36,6 +36,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 const WORKLOAD: (u32, u32) = (1_000, 1_000);
 /// Longest pause between two looks at processor time and disk.
 const WATCH_MAX: Duration = Duration::from_millis(250);
+/// The same while little is left of the disk: how full it was is not told afterwards.
+const WATCH_SHORT: Duration = Duration::from_millis(10);
 /// Shortest such pause.
 const WATCH_MIN: Duration = Duration::from_millis(5);
 
@@ -314,7 +316,11 @@ impl Server {
         }
         note_disk(run, sandbox);
         let limits = &sandbox.admitted.limits;
-        let mut next = WATCH_MAX;
+        let mut next = if sandbox.disk_is_short() {
+            WATCH_SHORT
+        } else {
+            WATCH_MAX
+        };
         let used = sandbox
             .group
             .as_ref()
@@ -330,7 +336,7 @@ impl Server {
                 let sandbox = run.sandbox;
                 return self.kill_some(sandbox);
             }
-            next = pause(most - used, limits.cpu_milli.value);
+            next = next.min(pause(most - used, limits.cpu_milli.value));
         }
         self.timers.set(Timer::Watch(key), Instant::now(), next);
     }

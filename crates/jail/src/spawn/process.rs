@@ -267,16 +267,16 @@ impl<'a> Spawner<'a> {
         Ok((answer, fds))
     }
 
-    /// A user namespace that means: the caller's files look like the workload's, nobody else's look
-    /// like anybody's.
+    /// A user namespace that means: the files of the directory's owner are the workload's, those of
+    /// everybody else belong to ids that nobody inside can have.
     fn translation(&mut self, order: &Order) -> Result<Option<OwnedFd>, Failed> {
         if self.maker != Maker::Root || order.workspace.is_none() {
             return Ok(None);
         }
         let spec = &order.spec;
         let workload = self.maker.owners(spec.ids).workload;
-        let uid_map = format!("{} {workload} 1\n", spec.caller_uid);
-        let gid_map = format!("{} {workload} 1\n", spec.caller_gid);
+        let uid_map = userns::owners_map(spec.caller_uid, workload);
+        let gid_map = userns::owners_map(spec.caller_gid, workload);
         let proc = self.template.proc.as_fd();
         self.blanks
             .with_maps(proc, &uid_map, &gid_map)

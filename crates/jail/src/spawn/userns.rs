@@ -32,6 +32,11 @@ const OWNERS: u32 = 0xffff;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootlessIds {
     /// A range from `/etc/subuid` and `/etc/subgid`, mapped by `newuidmap` and `newgidmap`.
+/// First id of the owners of files that are not the workload's: above all leased blocks, and nobody's.
+const STRANGERS_FIRST: u32 = 0x8000_0000;
+/// How many: all ids below those of sandboxes.
+const STRANGERS: u32 = OWNERS_FIRST;
+
     Range {
         /// First host uid.
         uid_first: u32,
@@ -105,6 +110,22 @@ impl Maker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owners {
     pub(super) init: u32,
+/// The lines of a map that translates owners of files: `owner` is the workload, id `n` of anybody else
+/// is `n` above [`STRANGERS_FIRST`]. Such an id is in no user namespace, so it looks like nobody's
+/// inside, no process can take it and no capability reaches its files; but the kernel knows whose
+/// they are, so that they can be listed, read where everybody may, and removed from a directory of
+/// the workload's own. Ids of sandboxes themselves have no line: such files are untouchable.
+pub(super) fn owners_map(owner: u32, workload: u32) -> String {
+    let mut map = format!("{owner} {workload} 1\n");
+    let cut = owner.min(STRANGERS);
+    for (first, end) in [(0, cut), (cut.saturating_add(1), STRANGERS)] {
+        if first < end {
+            let _ = writeln!(map, "{first} {} {}", STRANGERS_FIRST + first, end - first);
+        }
+    }
+    map
+}
+
     pub(super) workload: u32,
 }
 
@@ -353,3 +374,35 @@ mod tests {
         assert!(SINGLE.single_uid() && !RANGE.single_uid());
     }
 }
+    /// Every id has at most one meaning and none but the owner's is of a sandbox.
+    #[test]
+    fn owners_of_files_are_the_workload_or_nobody() {
+        let map = |owner: u32| -> Vec<(u32, u32, u32)> {
+            let numbers = |line: &str| {
+                let mut words = line.split(' ').map(|word| word.parse().unwrap());
+                let mut next = || words.next().unwrap();
+                (next(), next(), next())
+            };
+            owners_map(owner, 7_000).lines().map(numbers).collect()
+        };
+        assert_eq!(map(0), [(0, 7_000, 1), (1, 0x8000_0001, 0x5ffe_ffff)]);
+        assert_eq!(
+            map(1_000),
+            [
+                (1_000, 7_000, 1),
+                (0, 0x8000_0000, 1_000),
+                (1_001, 0x8000_03e9, 0x5ffe_fc17),
+            ]
+        );
+        assert_eq!(
+            map(0x6000_03e8),
+            [(0x6000_03e8, 7_000, 1), (0, 0x8000_0000, 0x5fff_0000)]
+        );
+        assert_eq!(map(0x5ffe_ffff).len(), 2);
+        for owner in [0, 1, 1_000, 0x5ffe_ffff, 0x5fff_0000, u32::MAX - 1] {
+            for (_, outside, count) in &map(owner)[1..] {
+                assert!(*outside >= STRANGERS_FIRST && *count < STRANGERS_FIRST);
+            }
+        }
+    }
+

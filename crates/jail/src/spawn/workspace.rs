@@ -1,8 +1,8 @@
 //! What `/workspace` is: a directory of scratch, or a directory of the host in one of three modes.
 //!
 //! A host directory is known by descriptor alone, and what is mounted is compared with it. Its
-//! owner's files look like the workload's inside and nobody else's look like anybody's, so what the
-//! owner may not read cannot be read inside either.
+//! owner's files are the workload's inside; those of everybody else have owners that nobody inside can
+//! be, so what the owner may not read or write cannot be read or written inside either.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

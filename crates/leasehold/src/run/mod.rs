@@ -97,7 +97,10 @@ fn conclude(
     let exported = out.map(|out| out.take(paths, record)).transpose();
     let written = exported.as_ref().ok().and_then(Option::as_ref);
     match plan.telling {
-        Telling::Quiet => written.into_iter().for_each(export::Exported::tell_left),
+        Telling::Quiet => {
+            written.into_iter().for_each(export::Exported::tell_left);
+            tell_risks(record);
+        }
         Telling::Json => {
             let whole = Whole::of(paths, record, status);
             voice::json(&Whole {
@@ -119,6 +122,13 @@ fn conclude(
     }
     // Told last, since the run itself is over and on record.
     exported.map(|_| status)
+}
+
+/// What even those are told who want to hear nothing else.
+fn tell_risks(record: &RunRecord) {
+    for note in summary::left_on_host(record) {
+        voice::note(&note);
+    }
 }
 
 /// The last words on standard error.
@@ -228,7 +238,9 @@ pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Faul
     let Some(record) = whole(follow, paths, run)? else {
         return Ok(LEFT);
     };
-    if !quiet {
+    if quiet {
+        tell_risks(&record);
+    } else {
         let micros = record.stages.iter().map(|time| time.micros).sum();
         tell(&record, Duration::from_micros(micros));
     }

@@ -8,6 +8,9 @@ use leasehold_core::record::{RunRecord, StreamRecord, Usage};
 
 use crate::voice::clean;
 
+/// Files that the host may execute that are named one by one.
+const NAMED_MAX: usize = 8;
+
 /// The line: end, time, stages, usage, id. `total_micros` is what the caller waited.
 pub(crate) fn line(record: &RunRecord, total_micros: u64) -> String {
     let total = format_micros(total_micros);
@@ -51,7 +54,7 @@ pub(crate) fn used(usage: &Usage) -> String {
 
 /// What else the caller should know: facts first.
 pub(crate) fn notes(record: &RunRecord) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = left_on_host(record);
     if !matches!(record.end, Some(EndReason::ResourceExceeded { .. })) {
         notes.extend(record.limits_hit.iter().map(|hit| denied(*hit)));
     }
@@ -82,6 +85,40 @@ pub(crate) fn notes(record: &RunRecord) -> Vec<String> {
             .map(|residue| format!("{} ({})", residue.resource, clean(&residue.detail)))
             .collect();
         notes.push(format!("removal is NOT complete: {}", left.join(", ")));
+    }
+    notes
+}
+
+/// What the host may execute later of a directory that was lent for writing. Told even to those who
+/// want to hear nothing else.
+pub(crate) fn left_on_host(record: &RunRecord) -> Vec<String> {
+    let Some(left) = &record.may_execute_on_host else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    if !left.files.is_empty() {
+        let named: Vec<String> = left
+            .files
+            .iter()
+            .take(NAMED_MAX)
+            .map(|file| format!("{} ({})", clean(&file.path), file.change.word()))
+            .collect();
+        let more = match left.files.len() - named.len() {
+            0 => String::new(),
+            more => format!(", and {more} more: `leasehold show {}`", record.run),
+        };
+        notes.push(format!(
+            "be careful, this host's tools may execute or obey what the command left in the \
+             workspace: {}{more}",
+            named.join(", ")
+        ));
+    }
+    if let Some(why) = &left.incomplete {
+        notes.push(format!(
+            "the workspace was NOT compared as a whole ({}): it may hold more that this host's tools \
+             execute",
+            clean(why)
+        ));
     }
     notes
 }
@@ -193,7 +230,9 @@ pub(crate) mod tests {
     use super::*;
     use leasehold_core::end::CancelledBy;
     use leasehold_core::id::{RunId, SandboxId};
-    use leasehold_core::record::{Observed, RECORD_VERSION, Residue};
+    use leasehold_core::record::{
+        LeftChange, LeftFile, LeftOnHost, Observed, RECORD_VERSION, Residue,
+    };
     use leasehold_core::stage::{Stage, StageTime};
 
     pub(crate) fn record(end: Option<EndReason>) -> RunRecord {
@@ -212,7 +251,9 @@ pub(crate) mod tests {
             stdout: StreamRecord::default(),
             stderr: StreamRecord::default(),
             artifacts: Vec::new(),
+            may_execute_on_host: None,
             cleanup: None,
+            pruned_unix_ms: None,
         }
     }
 
@@ -291,6 +332,44 @@ pub(crate) mod tests {
             let read = parse_duration(&time_flag(millis)).unwrap();
             assert_eq!(read.as_millis(), u128::from(millis));
         }
+    }
+
+    #[test]
+    fn what_the_host_may_execute_is_noted() {
+        let mut done = record(Some(EndReason::Completed));
+        done.may_execute_on_host = Some(LeftOnHost::default());
+        assert!(notes(&done).is_empty());
+        let file = |path: &str, change| LeftFile {
+            path: path.to_owned(),
+            change,
+        };
+        let mut files = vec![
+            file(".git/hooks/x\x1b[2J", LeftChange::Created),
+            file(".envrc", LeftChange::Changed),
+        ];
+        done.may_execute_on_host = Some(LeftOnHost {
+            files: files.clone(),
+            incomplete: Some("time".to_owned()),
+        });
+        assert_eq!(
+            notes(&done),
+            [
+                "be careful, this host's tools may execute or obey what the command left in the \
+                 workspace: .git/hooks/x\\x1b[2J (created), .envrc (changed)",
+                "the workspace was NOT compared as a whole (time): it may hold more that this host's \
+                 tools execute",
+            ]
+        );
+        files.extend((0..20).map(|at| file(&format!("{at}/.envrc"), LeftChange::Created)));
+        done.may_execute_on_host = Some(LeftOnHost {
+            files,
+            incomplete: None,
+        });
+        let told = notes(&done).remove(0);
+        assert!(
+            told.ends_with(", and 14 more: `leasehold show raaaaaaaaaaaaaaaaaaaa`"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub(crate) fn page(record: &RunRecord, directory: &Path) -> String {
         line(&mut text, name, &told);
     }
     artifacts(&mut text, record);
+    left_on_host(&mut text, record);
     if let Some(contract) = &record.contract {
         self::contract(&mut text, contract);
     }
@@ -117,6 +118,31 @@ fn artifacts(text: &mut String, record: &RunRecord) {
             (None, None) => format!("{} {}", clean(&file.path), format_bytes(file.bytes)),
         };
         line(text, "artifact", &told);
+    }
+}
+
+fn left_on_host(text: &mut String, record: &RunRecord) {
+    let Some(left) = &record.may_execute_on_host else {
+        return;
+    };
+    for file in &left.files {
+        let told = format!(
+            "{} {} (this host's tools may execute or obey it)",
+            clean(&file.path),
+            file.change.word()
+        );
+        line(text, "careful", &told);
+    }
+    match &left.incomplete {
+        Some(why) => {
+            let told = format!("the workspace was NOT compared as a whole: {}", clean(why));
+            line(text, "careful", &told);
+        }
+        None if left.files.is_empty() => {
+            let told = "nothing that this host's tools execute by themselves was changed";
+            line(text, "workspace", told);
+        }
+        None => {}
     }
 }
 
@@ -208,7 +234,7 @@ mod tests {
     use super::*;
     use crate::run::summary::tests::record;
     use leasehold_core::end::EndReason;
-    use leasehold_core::record::{Observed, Residue};
+    use leasehold_core::record::{LeftChange, LeftFile, LeftOnHost, Observed, Residue};
 
     #[test]
     fn a_page_says_end_and_removal() {
@@ -227,6 +253,28 @@ mod tests {
         assert!(text.contains("/state/runs/r/stdout"), "{text}");
         done.cleanup = None;
         assert!(page(&done, Path::new("/")).contains("not observed yet"));
+    }
+
+    #[test]
+    fn a_page_says_what_the_host_may_execute() {
+        let mut done = record(Some(EndReason::Completed));
+        let told = |done: &RunRecord| page(done, Path::new("/"));
+        assert!(!told(&done).contains("careful"));
+        done.may_execute_on_host = Some(LeftOnHost::default());
+        assert!(told(&done).contains("workspace    nothing that this host's"));
+        done.may_execute_on_host = Some(LeftOnHost {
+            files: vec![LeftFile {
+                path: ".envrc\x1b".into(),
+                change: LeftChange::Created,
+            }],
+            incomplete: Some("entries".into()),
+        });
+        let text = told(&done);
+        assert!(
+            text.contains("careful      .envrc\\x1b created (this"),
+            "{text}"
+        );
+        assert!(text.contains("as a whole: entries\n"), "{text}");
     }
 
     #[test]

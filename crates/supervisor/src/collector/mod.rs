@@ -14,7 +14,9 @@
 mod copy;
 pub mod export;
 mod glob;
+pub mod lookout;
 pub mod names;
+pub mod obeyed;
 mod walk;
 mod wire;
 
@@ -405,7 +407,7 @@ impl Collector {
             bytes: if fate.taken() { bytes } else { 0 },
             sha256: fate.taken().then(|| hex(&sha256)),
             skipped: fate.reason().map(str::to_owned),
-            may_execute_on_host: names::may_execute_on_host(path),
+            may_execute_on_host: obeyed::may_execute_on_host(path),
         });
         Ok(())
     }
@@ -425,19 +427,13 @@ impl Collector {
         self.end = Some(cut);
     }
 
-    /// Ends the process. One that hangs in the kernel (a dead network file system below a workspace)
-    /// is not waited for: it ends when the kernel lets it.
+    /// Ends the process.
     fn reap(&mut self) {
         if self.reaped {
             return;
         }
         self.reaped = true;
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let limit = Timespec::try_from(REAP).ok();
-        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let _ = rustix::io::retry_on_intr(|| poll(&mut polled, limit.as_ref()));
-        let pidfd = WaitId::PidFd(self.pidfd.as_fd());
-        let _ = waitid(pidfd, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        reap(&self.pidfd);
     }
 }
 
@@ -445,6 +441,19 @@ impl Drop for Collector {
     fn drop(&mut self) {
         self.reap();
     }
+}
+
+/// Ends a confined process. One that hangs in the kernel (a dead network file system below a
+/// workspace) is not waited for: it ends when the kernel lets it.
+fn reap(pidfd: &OwnedFd) {
+    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    let limit = Timespec::try_from(REAP).ok();
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    let _ = rustix::io::retry_on_intr(|| poll(&mut polled, limit.as_ref()));
+    let _ = waitid(
+        WaitId::PidFd(pidfd.as_fd()),
+        WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+    );
 }
 
 fn skipped(path: String, reason: &str) -> Artifact {

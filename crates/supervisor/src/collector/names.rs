@@ -1,5 +1,4 @@
-//! Names of collected files: written losslessly, read back, and told apart where a host may
-//! execute them.
+//! Names of collected files: written losslessly and read back.
 //!
 //! A guest chooses these bytes. In a manifest every byte that is not printable UTF-8 text is
 //! `\xNN` and a backslash is `\\`, so that no name can end a line, steer a terminal, or look
@@ -116,118 +115,6 @@ pub(super) fn check(path: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Files in these directories, at any depth, are run or obeyed by a program of the host.
-const OBEYED_IN: [&str; 9] = [
-    ".vscode",
-    ".idea",
-    ".devcontainer",
-    ".husky",
-    ".direnv",
-    ".cursor",
-    ".claude",
-    ".zed",
-    ".emacs.d",
-];
-/// Files of these names, at any depth, are.
-const OBEYED: [&str; 40] = [
-    ".envrc",
-    ".gitmodules",
-    ".gitconfig",
-    ".pre-commit-config.yaml",
-    ".mcp.json",
-    ".mise.toml",
-    "mise.toml",
-    ".tool-versions",
-    ".npmrc",
-    ".yarnrc",
-    ".yarnrc.yml",
-    ".vimrc",
-    ".exrc",
-    ".nvimrc",
-    ".nvim.lua",
-    ".lvimrc",
-    ".dir-locals.el",
-    ".gdbinit",
-    ".lldbinit",
-    ".inputrc",
-    ".bashrc",
-    ".bash_profile",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_aliases",
-    ".profile",
-    ".zshrc",
-    ".zshenv",
-    ".zprofile",
-    ".zlogin",
-    ".zlogout",
-    ".kshrc",
-    ".cshrc",
-    ".tcshrc",
-    ".login",
-    ".logout",
-    ".xinitrc",
-    ".xprofile",
-    ".xsession",
-    ".xsessionrc",
-];
-/// Endings of paths that are, where the last name alone says too little.
-const OBEYED_TAILS: [&[&str]; 7] = [
-    &[".config", "fish", "config.fish"],
-    &[".cargo", "config"],
-    &[".cargo", "config.toml"],
-    &[".config", "git", "config"],
-    &[".config", "direnv", "direnvrc"],
-    &[".ssh", "config"],
-    &[".ssh", "authorized_keys"],
-];
-/// Programs git runs when they lie in a `hooks` directory, also one of a bare repository.
-const GIT_HOOKS: [&str; 16] = [
-    "applypatch-msg",
-    "commit-msg",
-    "fsmonitor-watchman",
-    "post-checkout",
-    "post-commit",
-    "post-merge",
-    "post-receive",
-    "post-rewrite",
-    "post-update",
-    "pre-applypatch",
-    "pre-commit",
-    "pre-push",
-    "pre-rebase",
-    "pre-receive",
-    "prepare-commit-msg",
-    "update",
-];
-
-/// Whether some program of a host runs or obeys a file of this path by itself: hooks, shell start
-/// files, editor tasks, repository settings. Letter case is ignored, as some file systems do.
-#[must_use]
-pub fn may_execute_on_host(path: &[u8]) -> bool {
-    let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
-    let Some((last, parents)) = names.split_last() else {
-        return false;
-    };
-    let is = |name: &[u8], word: &str| name.eq_ignore_ascii_case(word.as_bytes());
-    let listed = |name: &[u8], words: &[&str]| words.iter().any(|word| is(name, word));
-    let in_git = parents.iter().any(|name| is(name, ".git"));
-    let in_hooks = parents.iter().any(|name| is(name, "hooks"));
-    let tail = |words: &&[&str]| {
-        names.len() >= words.len()
-            && names[names.len() - words.len()..]
-                .iter()
-                .zip(words.iter())
-                .all(|(name, word)| is(name, word))
-    };
-    listed(last, &OBEYED)
-        || is(last, ".git")
-        || parents.iter().any(|name| listed(name, &OBEYED_IN))
-        || in_git && (in_hooks || listed(last, &["config", "config.worktree", "attributes"]))
-        || in_hooks && listed(last, &GIT_HOOKS)
-        || OBEYED_TAILS.iter().any(tail)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,40 +179,6 @@ mod tests {
             &deep,
         ] {
             assert!(unescape(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_a_host_may_execute_is_marked() {
-        for path in [
-            ".git/hooks/pre-commit",
-            "sub/.git/hooks/anything",
-            ".GIT/Hooks/pre-commit",
-            ".git/config",
-            ".git/modules/x/config",
-            "sub/.git",
-            "bare.git/hooks/post-receive",
-            ".gitmodules",
-            "deep/.envrc",
-            ".vscode/tasks.json",
-            ".idea/x/y.xml",
-            ".bashrc",
-            ".config/fish/config.fish",
-            ".cargo/config.toml",
-        ] {
-            assert!(may_execute_on_host(path.as_bytes()), "{path}");
-        }
-        for path in [
-            "out/result.csv",
-            "config",
-            "hooks/readme",
-            ".gitignore",
-            ".git/HEAD",
-            "src/hooks/useThing.ts",
-            "fish/config.fish",
-            "Makefile",
-        ] {
-            assert!(!may_execute_on_host(path.as_bytes()), "{path}");
         }
     }
 }

@@ -20,7 +20,7 @@ fn staged(tree: &Tree, files: &[(&str, &str)]) -> Vec<Artifact> {
                 bytes: content.len() as u64,
                 sha256: Some(hex(&sha2::Sha256::digest(content))),
                 skipped: None,
-                may_execute_on_host: names::may_execute_on_host(path.as_bytes()),
+                may_execute_on_host: obeyed::may_execute_on_host(path.as_bytes()),
             }
         })
         .collect()

@@ -112,7 +112,7 @@ impl Tree {
 }
 
 /// The ids of the workload in these tests.
-fn workload() -> (u32, u32) {
+pub(super) fn workload() -> (u32, u32) {
     let own = rustix::process::geteuid();
     if own.is_root() {
         (0x6000_03e8, 0x6000_03e8)
@@ -130,7 +130,7 @@ fn is_root(test: &str) -> bool {
 }
 
 /// Gives a tree to an id, links themselves and not where they point.
-fn give(path: &Path, uid: u32, gid: u32) {
+pub(super) fn give(path: &Path, uid: u32, gid: u32) {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return;
     };
@@ -144,7 +144,7 @@ fn give(path: &Path, uid: u32, gid: u32) {
     }
 }
 
-fn directory(path: &Path) -> OwnedFd {
+pub(super) fn directory(path: &Path) -> OwnedFd {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty()).unwrap()
 }
