@@ -45,7 +45,10 @@ use rustix::io::Errno;
 pub use events::{GroupEvents, GroupUsage, OomWatch};
 pub use group::{Group, Removed};
 pub use limits::GroupLimits;
-pub use scope::{PATIENCE as SCOPE_PATIENCE, ScopeError, scope_of, thinkable as scope_thinkable};
+pub use scope::{
+    PATIENCE as SCOPE_PATIENCE, ScopeError, scope_of, socket as scope_socket,
+    thinkable as scope_thinkable,
+};
 pub use warm::warm_attach;
 
 use locate::{Controller, Located, Set};
