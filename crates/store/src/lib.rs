@@ -4,5 +4,7 @@
 //! beside them. Start with [`seam`]: the one trait, its transactions and what each keeps true. It knows
 //! no policy, no HTTP and no backend.
 
+pub mod conformance;
+pub mod objects;
 pub mod seam;
 pub mod sqlite;

@@ -1,0 +1,52 @@
+//! The suite that every engine must pass, over SQLite.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use leasehold_store::conformance::{self, Report};
+use leasehold_store::seam::Store;
+use leasehold_store::sqlite::{OpenError, Options, SqliteStore};
+
+use crate::scratch::Scratch;
+
+fn suite(together: bool) -> Report {
+    let scratch = Scratch::new();
+    let number = AtomicU32::new(0);
+    let root: PathBuf = scratch.path().to_owned();
+    let make = move || -> Result<Arc<dyn Store>, String> {
+        let options = Options {
+            together,
+            ..Options::new(root.join(number.fetch_add(1, Ordering::Relaxed).to_string()))
+        };
+        let store = SqliteStore::open(options).map_err(|error| error.to_string())?;
+        Ok(Arc::new(store))
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .build()
+        .unwrap();
+    runtime.block_on(conformance::all(&make)).unwrap()
+}
+
+#[test]
+fn sqlite_passes_the_suite_with_commits_together() {
+    let report = suite(true);
+    assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn sqlite_passes_the_suite_with_each_commit_alone() {
+    let report = suite(false);
+    assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn two_daemons_never_have_one_store() {
+    let scratch = Scratch::new();
+    let first = SqliteStore::open(Options::new(scratch.path())).unwrap();
+    let second = SqliteStore::open(Options::new(scratch.path()));
+    assert!(matches!(second, Err(OpenError::InUse { .. })));
+    drop(first);
+    SqliteStore::open(Options::new(scratch.path())).unwrap();
+}
