@@ -4,7 +4,9 @@
 //! Builds with debug assertions also read `LEASEHOLD_HOLD` and `LEASEHOLD_FAULT`, for tests: they hold a run at
 //! a stage, or make a step of removal fail.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+
+use crate::fault::Fault;
 
 /// One variable.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +27,12 @@ pub(crate) const STATE_DIR: Variable = Variable {
 pub(crate) const RUN_DIR: Variable = Variable {
     name: "LEASEHOLD_RUN_DIR",
     what: "directory of the supervisor's socket and lock",
+};
+
+/// Whether systemd is asked for control groups.
+pub(crate) const SCOPE: Variable = Variable {
+    name: "LEASEHOLD_SCOPE",
+    what: "auto (default): ask systemd for control groups where none can be made; off: never",
 };
 
 /// The base of an ordinary user's state directory.
@@ -52,9 +60,10 @@ pub(crate) const TERM: Variable = Variable {
 };
 
 /// The registry.
-pub(crate) const ALL: [Variable; 6] = [
+pub(crate) const ALL: [Variable; 7] = [
     STATE_DIR,
     RUN_DIR,
+    SCOPE,
     XDG_STATE_HOME,
     XDG_RUNTIME_DIR,
     HOME,
@@ -65,6 +74,26 @@ pub(crate) const ALL: [Variable; 6] = [
 /// always one of the registry.
 pub(crate) fn read(name: &str) -> Option<OsString> {
     std::env::var_os(name)
+}
+
+/// What [`SCOPE`] says.
+///
+/// # Errors
+/// When it is set to something else.
+pub(crate) fn scope_wanted() -> Result<bool, Fault> {
+    let value = read(SCOPE.name).unwrap_or_default();
+    scope_word(&value).ok_or_else(|| {
+        let shown: String = value.to_string_lossy().chars().take(64).collect();
+        Fault::usage(format!("`{}` is `{shown}`", SCOPE.name)).hint("set it to `auto` or `off`")
+    })
+}
+
+fn scope_word(value: &OsStr) -> Option<bool> {
+    match value.to_str()? {
+        "" | "auto" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 /// The registry as a block of help text.
@@ -80,6 +109,16 @@ pub(crate) fn help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_is_none_is_refused() {
+        let word = |text: &str| scope_word(OsStr::new(text));
+        assert_eq!(
+            [word(""), word("auto"), word("off")],
+            [Some(true), Some(true), Some(false)]
+        );
+        assert_eq!([word("on"), word("OFF"), word("0")], [None; 3]);
+    }
 
     #[test]
     fn every_variable_is_in_the_help_once() {

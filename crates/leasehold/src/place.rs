@@ -7,6 +7,7 @@ use leasehold_backend::process::start::Endpoint;
 use leasehold_core::id::RunId;
 use leasehold_supervisor::paths::Paths;
 
+use crate::env;
 use crate::fault::Fault;
 
 /// The directories this user and environment mean. Makes nothing.
@@ -40,8 +41,10 @@ pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
 /// Connects to the supervisor, or makes the directories and starts it.
 ///
 /// # Errors
-/// When a directory is refused, or the supervisor cannot be started or talked to.
+/// When a directory or a variable is refused, or the supervisor cannot be started or talked to.
 pub(crate) fn connect_or_start(paths: &Paths) -> Result<Client, Fault> {
+    // The supervisor reads it; here its refusal is heard.
+    env::scope_wanted()?;
     paths
         .create()
         .map_err(|error| Fault::host("cannot use the directories").because(&error))?;

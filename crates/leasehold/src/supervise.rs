@@ -12,7 +12,7 @@ use leasehold_supervisor::sweep::SweepReport;
 use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
 use crate::fault::Fault;
 use crate::run::request;
-use crate::{place, voice};
+use crate::{env, place, voice};
 
 /// The static program that every sandbox begins as.
 static AGENT: &[u8] = include_bytes!(env!("LEASEHOLD_AGENT"));
@@ -160,6 +160,7 @@ pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<ExitCode, Fault> {
         idle_exit: flags
             .idle
             .map_or(leasehold_supervisor::IDLE_EXIT, Duration::from_secs),
+        scope: env::scope_wanted()?,
     }))
 }
 

@@ -21,5 +21,6 @@ fn main() -> ExitCode {
         paths,
         agent: agent.leak(),
         idle_exit: idle.unwrap_or(IDLE_EXIT),
+        scope: true,
     })
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_core::contract::Posture;
-use leasehold_jail::cgroup::{CgroupError, Cgroups, Controls};
+use leasehold_jail::cgroup::{CgroupError, Cgroups, Controls, scope_thinkable};
 use leasehold_jail::spawn::{RootlessIds, SpawnError, Spawner, SpawnerConfig};
 use leasehold_jail::{landlock, seccomp, termination};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, SealFlags};
@@ -46,6 +46,8 @@ pub struct Config {
     pub agent: &'static [u8],
     /// How long it stays with nothing to do.
     pub idle_exit: Duration,
+    /// Whether systemd may be asked for control groups where none can be made otherwise.
+    pub scope: bool,
 }
 
 /// How long a supervisor stays with nothing to do, when nobody says.
@@ -114,11 +116,19 @@ fn run(config: Config) -> Result<(), StartError> {
         agent: hold_agent(config.agent).map_err(StartError::Agent)?,
         rootless: (!root).then(rootless::find),
     };
+    // A scope takes in this process alone, so it comes before the first child.
+    let scoped = (config.scope && scope_thinkable())
+        .then(|| Cgroups::discover_or_ask(paths.instance()))
+        .transpose()
+        .map_err(StartError::Cgroups)?;
     // Before there is anything a fork should not have; afterwards nobody may read our memory. It
     // builds its template while we look around.
     let spawner = spawner_seed.begin().map_err(StartError::Spawner)?;
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    let cgroups = Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?;
+    let cgroups = match scoped {
+        Some(found) => found,
+        None => Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?,
+    };
     let uids = open_registry(&paths).map_err(SweepError::Uids)?;
     let (report, stuck) = sweep_locked(&paths, &lock, &cgroups, uids.as_ref(), Depth::Start)?;
     if !report.nothing() {
