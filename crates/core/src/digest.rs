@@ -72,6 +72,12 @@ impl Digest {
         Ok(Self(bytes))
     }
 
+    /// From bytes that a hash gave.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The bare bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {
