@@ -18,6 +18,8 @@ pub mod ledger;
 pub mod lock;
 mod left;
 mod log;
+mod lend;
+pub mod lock;
 mod make;
 mod order;
 pub mod paths;

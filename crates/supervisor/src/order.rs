@@ -137,7 +137,6 @@ impl Server {
                 false => Unordered::Unmade(detail),
             }
         })?;
-        sandbox.directory = None;
         if let Some(group) = &mut sandbox.group {
             group.seated();
         }
@@ -175,7 +174,13 @@ impl Server {
             (None, Err(_)) => {}
             (Some(key), Ok(made)) => self.was_made(key, made),
             (Some(key), Err(error)) => {
-                let detail = stopped("it could not be made", &error);
+                let directory = self
+                    .sandboxes
+                    .get(&key)
+                    .and_then(|it| it.directory.as_ref());
+                let detail = directory
+                    .and_then(|directory| crate::lend::refusal(directory.as_fd(), &error))
+                    .unwrap_or_else(|| stopped("it could not be made", &error));
                 self.not_made(key, detail);
             }
         }
@@ -186,6 +191,7 @@ impl Server {
             return self.abandon(made);
         };
         sandbox.making = false;
+        sandbox.directory = None;
         sandbox.made = Some(made);
         if sandbox.killed {
             sandbox.kill();

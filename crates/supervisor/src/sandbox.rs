@@ -60,7 +60,7 @@ pub(crate) struct Sandbox {
     pub(crate) making: bool,
     /// How often it was ordered.
     pub(crate) tries: u32,
-    /// The host directory of its workspace, until it is ordered.
+    /// The host directory of its workspace, until it is made.
     pub(crate) directory: Option<OwnedFd>,
     /// Who looks after a read-write workspace.
     pub(crate) lookout: Option<Lookout>,
