@@ -4,10 +4,17 @@
 //! expired, reconciles and signs. Bytes of terminals and output never pass through its rows. It knows
 //! no HTTP and no concrete store or backend: those are wired in the binary.
 
-pub mod control;
 pub mod access;
 pub mod archive;
+pub mod asked;
 pub mod auth;
+pub mod clock;
+pub mod control;
+pub mod engine;
+pub mod entropy;
+pub mod environment;
+pub mod manifest;
 pub mod plan;
-pub mod yaml;
 pub mod request;
+pub mod schema;
+pub mod yaml;

@@ -32,6 +32,10 @@ pub struct Abilities {
     pub nests_wasm: bool,
     /// It can carry the network rules of a run.
     pub network: bool,
+    /// It can hold rules on single paths inside.
+    pub path_rules: bool,
+    /// What else its worker has, by the names that tools ask for.
+    pub extras: Vec<String>,
     /// How its workspaces may come to be.
     pub workspaces: Vec<WorkspaceMode>,
     /// Limits it cannot hold on this host (invariant I6).
@@ -66,6 +70,10 @@ pub struct Wanted {
     pub why: Why,
     /// Whether the run has any network rule.
     pub network: bool,
+    /// Whether the run has rules on single paths.
+    pub path_rules: bool,
+    /// What else the worker must have.
+    pub extras: Vec<String>,
     /// How its workspace comes to be.
     pub workspace: WorkspaceMode,
     /// Limits that are promises.
@@ -227,6 +235,16 @@ fn able<'a>(
     if wanted.network && !abilities.network {
         return Err("it has no way to carry network rules yet".to_owned());
     }
+    if wanted.path_rules && !abilities.path_rules {
+        return Err("it cannot hold rules on single paths".to_owned());
+    }
+    if let Some(extra) = wanted
+        .extras
+        .iter()
+        .find(|extra| !abilities.extras.contains(extra))
+    {
+        return Err(format!("its worker has no capability {extra:?}"));
+    }
     if !abilities.workspaces.contains(&wanted.workspace) {
         return Err(format!(
             "it has no workspace of the mode `{}`",
@@ -280,6 +298,8 @@ fn nested(
     }
     let plain = Wanted {
         network: false,
+        path_rules: false,
+        extras: Vec::new(),
         asked: Vec::new(),
         ..wanted.clone()
     };

@@ -105,6 +105,23 @@ pub struct ExecSpec {
     pub artifacts: Vec<String>,
 }
 
+/// Search path inside.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The environment of a command when nobody names another: nothing of the host's.
+#[must_use]
+pub fn base_environment() -> BTreeMap<String, String> {
+    [
+        ("PATH", PATH),
+        ("HOME", "/home/user"),
+        ("USER", "user"),
+        ("LOGNAME", "user"),
+        ("LANG", "C.UTF-8"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into()
+}
+
 /// Most bytes of arguments and environment together.
 pub const EXEC_BYTES_MAX: usize = 1 << 20;
 /// Most arguments.

@@ -77,10 +77,10 @@ impl Document {
         let mut numbers = BTreeMap::new();
         for section in ["limits", "share", "lifetimes", "retention"] {
             let mut fields = top.map(section);
-            for number in Number::ALL {
-                let (place, name) = number.place();
-                if place == section
-                    && let Some(value) = fields.get(name).and_then(|field| read(number, &field))
+            for number in Number::of_section(section) {
+                if let Some(value) = fields
+                    .get(number.place().1)
+                    .and_then(|field| number.read(&field))
                 {
                     numbers.insert(number, value);
                 }
@@ -163,16 +163,6 @@ fn isolation(field: &Field<'_>) -> Option<Isolation> {
 
 fn class(field: &Field<'_>) -> Option<TrustClass> {
     field.word(&TrustClass::ALL.map(|class| (class.word(), class)))
-}
-
-fn read(number: Number, field: &Field<'_>) -> Option<u64> {
-    let (low, high) = number.bounds();
-    match number.unit() {
-        Unit::Cores => field.cpu().map(u64::from),
-        Unit::Bytes => field.bytes(low, high),
-        Unit::Millis => field.millis(low, high),
-        Unit::Count => field.count(low, high),
-    }
 }
 
 fn lists(top: &mut Fields<'_>) -> BTreeMap<AllowList, Say> {

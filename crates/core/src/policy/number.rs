@@ -1,5 +1,6 @@
 //! The numbers a policy can bound: one closed table with place, unit and bounds.
 
+use crate::document::Field;
 use crate::limits::Resource;
 
 /// A number that a policy can bound. In all of them less is more restrictive.
@@ -191,6 +192,25 @@ impl Number {
             Self::Credentials => (SECOND, DAY),
             Self::Logs | Self::Artifacts | Self::Record => (0, TEN_YEARS),
         }
+    }
+
+    /// Reads it from a field, within its bounds.
+    #[must_use]
+    pub fn read(self, field: &Field<'_>) -> Option<u64> {
+        let (low, high) = self.bounds();
+        match self.unit() {
+            Unit::Cores => field.cpu().map(u64::from),
+            Unit::Bytes => field.bytes(low, high),
+            Unit::Millis => field.millis(low, high),
+            Unit::Count => field.count(low, high),
+        }
+    }
+
+    /// Every number of one section, such as `limits`.
+    pub fn of_section(section: &str) -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(move |number| number.place().0 == section)
     }
 
     /// The limit of a computer it bounds, if it bounds one.

@@ -16,6 +16,8 @@ fn abilities() -> Abilities {
         images: true,
         nests_wasm: true,
         network: true,
+        path_rules: true,
+        extras: vec!["gpu".to_owned()],
         workspaces: vec![WorkspaceMode::Ephemeral],
         unenforced: Vec::new(),
     }
@@ -54,6 +56,8 @@ fn wanted(runtime: Runtime, image: bool, floor: Isolation) -> Wanted {
         image: image.then_some(Digest::ZERO),
         why: why(Isolation::Process, floor, TrustClass::FirstParty),
         network: false,
+        path_rules: false,
+        extras: Vec::new(),
         workspace: WorkspaceMode::Ephemeral,
         asked: Vec::new(),
     }
@@ -324,6 +328,18 @@ fn placement_and_network_take_away_and_never_weaken() {
         network: true,
         ..wanted(Runtime::Command, false, Isolation::Process)
     };
+    let strict = Wanted {
+        path_rules: true,
+        ..wanted(Runtime::Command, false, Isolation::Process)
+    };
+    assert!(select(&strict, &all(), &Anywhere).is_ok());
+    let equipped = |extra: &str| Wanted {
+        extras: vec![extra.to_owned()],
+        ..wanted(Runtime::Command, false, Isolation::Process)
+    };
+    assert!(select(&equipped("gpu"), &all(), &Anywhere).is_ok());
+    let refusal = select(&equipped("tpu"), &all(), &Anywhere).unwrap_err();
+    assert!(refusal.reason.contains("no capability \"tpu\""));
     assert!(select(&loud, &mute, &Anywhere).is_err());
     assert!(select(&loud, &all(), &Anywhere).is_ok());
 }

@@ -1,5 +1,5 @@
 //! A supervisor of the bench's own, in directories of its own, so that nothing of the user's is
-//! touched or measured. Everything goes when it is dropped.
+//! touched or measured. It ends when it is dropped, and its files go with the [`Ground`].
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write as _;
@@ -17,6 +17,7 @@ use leasehold_protocol::supervisor::{Event, Notice, Request, Target};
 use leasehold_supervisor::paths::Paths;
 use rustix::fs::{Mode, OFlags, open};
 
+use super::ground::Ground;
 use super::program;
 use crate::fault::Fault;
 use crate::{env, place, run, supervise};
@@ -50,7 +51,7 @@ impl Arena {
     ///
     /// # Errors
     /// When the file system refuses, or this architecture has no least program.
-    pub(crate) fn new(name: &str) -> Result<Self, Fault> {
+    pub(crate) fn new(ground: &Ground, name: &str) -> Result<Self, Fault> {
         let own = format!("leasehold-bench-{}-{name}", std::process::id());
         let directory = std::env::temp_dir().join(own);
         let failed = |error: std::io::Error| {
@@ -58,6 +59,7 @@ impl Arena {
         };
         let make = |path: &Path| DirBuilder::new().mode(0o700).create(path).map_err(failed);
         make(&directory)?;
+        ground.take(directory.clone());
         // Readable by every user, since the sandbox's own is another one.
         let programs = directory.join("programs");
         make(&programs)?;
@@ -146,7 +148,6 @@ impl Drop for Arena {
         if let Err(fault) = self.stop() {
             crate::voice::fault(&fault);
         }
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -161,7 +162,7 @@ pub(crate) fn with_programs() -> SandboxSpec {
 /// A command as `leasehold run` would send it.
 pub(crate) fn command(argv: &[&str]) -> ExecSpec {
     let mut exec = ExecSpec::command(argv.iter().copied());
-    exec.env = run::request::defaults();
+    exec.env = leasehold_core::spec::base_environment();
     exec
 }
 

@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use leasehold_core::isolation::{Isolation, TrustClass, effective};
 use leasehold_core::limits::{Limit, Limits, OnOutputLimit};
 use leasehold_core::quantity::{self, QuantityError};
-use leasehold_core::spec::{ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode};
+use leasehold_core::spec::{
+    ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode, base_environment,
+};
 
 use leasehold_supervisor::collector::export::MayExecute;
 
@@ -108,13 +110,18 @@ pub(crate) fn build(flags: &RunFlags, caller: &Caller<'_>) -> Result<Plan, Fault
         } else {
             MayExecute::Withhold
         },
-        telling: match (flags.json, flags.quiet) {
-            (true, _) => Telling::Json,
-            (false, true) => Telling::Quiet,
-            (false, false) => Telling::Line,
-        },
+        telling: telling(flags),
         wait_cleanup: flags.wait_cleanup || flags.json,
     })
+}
+
+/// What the flags say of telling.
+pub(crate) fn telling(flags: &RunFlags) -> Telling {
+    match (flags.json, flags.quiet) {
+        (true, _) => Telling::Json,
+        (false, true) => Telling::Quiet,
+        (false, false) => Telling::Line,
+    }
 }
 
 /// Makes the sandbox half of a request; a pool has only this.
@@ -267,7 +274,11 @@ fn boundary(flags: &BoundaryFlags) -> Result<(), Fault> {
     .hint("isolation `process` is what there is; it fits only what you vouch for yourself"))
 }
 
-fn workspace(text: Option<&OsStr>) -> Result<(WorkspaceMode, Option<PathBuf>), Fault> {
+/// The directory and mode that `--workspace` names.
+///
+/// # Errors
+/// Names the mode and what is allowed.
+pub(crate) fn workspace(text: Option<&OsStr>) -> Result<(WorkspaceMode, Option<PathBuf>), Fault> {
     let Some(text) = text else {
         return Ok((WorkspaceMode::Ephemeral, None));
     };
@@ -303,32 +314,24 @@ fn text(value: &OsStr, field: &str) -> Result<String, Fault> {
     })
 }
 
-fn texts(values: &[OsString], field: &str) -> Result<Vec<String>, Fault> {
+/// Arguments as text.
+///
+/// # Errors
+/// Names the one that is no UTF-8.
+pub(crate) fn texts(values: &[OsString], field: &str) -> Result<Vec<String>, Fault> {
     values.iter().map(|value| text(value, field)).collect()
 }
 
-/// Search path inside.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// The environment when nothing is named.
-pub(crate) fn defaults() -> BTreeMap<String, String> {
-    [
-        ("PATH", PATH),
-        ("HOME", "/home/user"),
-        ("USER", "user"),
-        ("LOGNAME", "user"),
-        ("LANG", "C.UTF-8"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
-}
-
-fn environment(
+/// The declared environment.
+///
+/// # Errors
+/// Names the entry and the mend.
+pub(crate) fn environment(
     named: &[OsString],
     caller: &Caller<'_>,
     tty: bool,
 ) -> Result<BTreeMap<String, String>, Fault> {
-    let mut env = defaults();
+    let mut env = base_environment();
     if tty {
         let term = (caller.env)(crate::env::TERM.name).and_then(|term| term.into_string().ok());
         env.insert(

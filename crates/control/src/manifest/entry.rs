@@ -1,0 +1,93 @@
+//! The entrypoint of a manifest.
+
+use leasehold_core::digest::Digest;
+use leasehold_core::document::{Field, Fields};
+use leasehold_core::spec::ARGS_MAX;
+
+use super::Entrypoint;
+use crate::archive;
+
+/// Longest argument in bytes.
+const ARGUMENT_MAX: usize = 128 << 10;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Command,
+    Python,
+    Wasm,
+    Image,
+}
+
+pub(super) fn read(top: &mut Fields<'_>) -> Option<Entrypoint> {
+    let field = top.need("entrypoint", "what runs: a map with `runtime`")?;
+    let mut fields = field.fields();
+    let kind = fields
+        .need("runtime", "one of command, python, wasm, image")
+        .and_then(|field| {
+            field.word(&[
+                ("command", Kind::Command),
+                ("python", Kind::Python),
+                ("wasm", Kind::Wasm),
+                ("image", Kind::Image),
+            ])
+        });
+    let entry = match kind? {
+        Kind::Command => argv(&mut fields).map(|argv| Entrypoint::Command { argv }),
+        Kind::Python => file(&mut fields, ".py").map(|file| Entrypoint::Python {
+            file,
+            args: args(&mut fields),
+        }),
+        Kind::Wasm => file(&mut fields, ".wasm").map(|file| Entrypoint::Wasm {
+            file,
+            args: args(&mut fields),
+        }),
+        Kind::Image => {
+            let image = fields
+                .need("image", "the digest of an image: sha256:…")
+                .and_then(|field| field.parsed(128, Digest::parse));
+            let argv = argv(&mut fields);
+            image
+                .zip(argv)
+                .map(|(image, argv)| Entrypoint::Image { image, argv })
+        }
+    };
+    fields.close();
+    entry
+}
+
+fn words(field: &Field<'_>) -> Vec<String> {
+    field
+        .items(ARGS_MAX)
+        .iter()
+        .filter_map(|item| item.text(ARGUMENT_MAX))
+        .collect()
+}
+
+fn argv(fields: &mut Fields<'_>) -> Option<Vec<String>> {
+    let field = fields.need("argv", "a list: program and arguments")?;
+    let argv = words(&field);
+    if argv.first().is_none_or(String::is_empty) {
+        field.wrong("empty: name the program to run");
+        return None;
+    }
+    Some(argv)
+}
+
+fn args(fields: &mut Fields<'_>) -> Vec<String> {
+    fields
+        .get("args")
+        .map(|field| words(&field))
+        .unwrap_or_default()
+}
+
+fn file(fields: &mut Fields<'_>, ending: &str) -> Option<String> {
+    let field = fields.need("file", "a file beside the manifest")?;
+    let file = field.parsed(archive::PATH_MAX, |text| {
+        archive::check_name(text).map(|()| text.to_owned())
+    })?;
+    if !file.ends_with(ending) {
+        field.wrong(format!("{file:?}: expected a name that ends in {ending}"));
+        return None;
+    }
+    Some(file)
+}

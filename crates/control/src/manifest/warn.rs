@@ -1,0 +1,76 @@
+//! What is not wrong with a manifest, and yet worth a second look.
+
+use leasehold_core::isolation::TrustClass;
+use leasehold_core::policy::Number;
+
+use super::{Entrypoint, Manifest};
+use crate::environment::sounds_secret;
+
+pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut warn = |when: bool, text: &str| {
+        if when {
+            warnings.push(text.to_owned());
+        }
+    };
+    warn(
+        manifest.description.is_none(),
+        "description: missing; people choose a tool by it",
+    );
+    warn(
+        manifest.owner.is_none(),
+        "owner: missing; nobody is named to ask",
+    );
+    warn(
+        manifest.limits.get(Number::Wall).is_none(),
+        "limits.timeout: missing; the default of 10m holds",
+    );
+    warn(
+        manifest.input.is_none(),
+        "input_schema: missing; any JSON up to 1 MiB is passed on",
+    );
+    warn(
+        manifest.output.is_none(),
+        "output_schema: missing; the output is not checked",
+    );
+    warn(
+        matches!(manifest.trust, None | Some(TrustClass::Untrusted)),
+        "sandbox.trust: untrusted; it runs behind `gvisor` or stronger alone",
+    );
+    warn(
+        matches!(
+            manifest.trust,
+            Some(TrustClass::Verified | TrustClass::FirstParty)
+        ),
+        "sandbox.trust: a wish alone; a policy must say the same under `trust.tools`",
+    );
+    warn(
+        matches!(
+            manifest.entrypoint,
+            Entrypoint::Wasm { .. } | Entrypoint::Image { .. }
+        ),
+        "entrypoint.runtime: no backend of this build runs it yet",
+    );
+    warn(
+        !manifest.egress.is_empty() || !manifest.ingress.is_empty(),
+        "network: no backend of this build carries network rules yet; it will not be started",
+    );
+    warn(
+        !manifest.credentials.is_empty(),
+        "credentials: this build hands none out yet; it will not be started",
+    );
+    warn(
+        !manifest.filesystem.allow.is_empty() || !manifest.filesystem.read_only.is_empty(),
+        "filesystem: no backend of this build holds rules on single paths yet; it will not be started",
+    );
+    for name in manifest
+        .environment
+        .keys()
+        .filter(|name| sounds_secret(name))
+    {
+        warnings.push(format!(
+            "environment.set.{name}: its value is public here; a secret belongs under `credentials`"
+        ));
+    }
+    warnings
+}
