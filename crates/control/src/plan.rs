@@ -9,7 +9,7 @@ use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
 /// How a tenant's runs share the workers, as the policies that meet say.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Weight in fair queueing; from 1.
     pub weight: u32,

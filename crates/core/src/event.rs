@@ -51,6 +51,12 @@ pub enum RunFact {
         /// What the backend promises of it, as fixed when it was made.
         computer: Option<Box<Contract>>,
     },
+    /// All of its standard input was handed over. Without it a run with input that was taken up again
+    /// may have read half of it.
+    InputGiven {
+        /// How much.
+        bytes: u64,
+    },
     /// A stage ended.
     Stage {
         /// Which.

@@ -1,0 +1,152 @@
+//! Carries runs: who goes next, the lease, the computer, the result, the proof; and picks all of it up again
+//! after a restart.
+//!
+//! Start with [`task`]: one run from its turn to its seal, and the order of what is durable. [`queue`] decides
+//! who goes next, [`recover`] moves rows and host together again, [`live`] is what everybody may look at
+//! meanwhile. Everything outside is behind a seam of [`parts`].
+
+pub mod failpoint;
+mod floor;
+mod live;
+mod metrics;
+mod outputs;
+pub mod parts;
+mod pen;
+pub mod queue;
+mod recover;
+mod submit;
+mod task;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::id::RunId;
+use leasehold_core::name::Name;
+use leasehold_store::seam::StoreError;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use self::failpoint::Failpoints;
+use self::floor::Floor;
+pub(crate) use self::live::{Cancel, Live, Note, Seen};
+use self::metrics::Metrics;
+use self::parts::Parts;
+
+/// Pause between two looks at what is still running while draining.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The engine of one daemon.
+pub struct Engine {
+    pub(crate) parts: Parts,
+    floor: Floor,
+    pub(crate) metrics: Metrics,
+    failpoints: Failpoints,
+    live: Mutex<HashMap<RunId, Arc<Live>>>,
+    tasks: Mutex<HashMap<RunId, AbortHandle>>,
+    /// Runs that nobody carries because trying again would not help, and why.
+    stuck: Mutex<BTreeMap<RunId, String>>,
+    /// Requests under one idempotency key go one after another.
+    keys: Mutex<HashMap<(Name, String), Arc<tokio::sync::Mutex<()>>>>,
+    draining: watch::Sender<bool>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds one of these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Starts: takes up what an earlier process left, then compares rows and host every so often. What was
+    /// admitted before goes on; what cannot be asked yet is asked again.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn start(parts: Parts) -> Result<Arc<Self>, StoreError> {
+        let engine = Arc::new(Self {
+            floor: Floor::new(parts.settings.bounds),
+            parts,
+            metrics: Metrics::default(),
+            failpoints: Failpoints::from_env(),
+            live: Mutex::default(),
+            tasks: Mutex::default(),
+            stuck: Mutex::default(),
+            keys: Mutex::default(),
+            draining: watch::Sender::new(false),
+        });
+        engine.take_up_all().await?;
+        tokio::spawn(recover::keep_together(Arc::downgrade(&engine)));
+        Ok(engine)
+    }
+
+    /// The run, if this process carries it.
+    pub(crate) fn live(&self, run: &RunId) -> Option<Arc<Live>> {
+        locked(&self.live).get(run).cloned()
+    }
+
+    fn forget(&self, run: &RunId) {
+        locked(&self.live).remove(run);
+        locked(&self.tasks).remove(run);
+    }
+
+    fn quarantine(&self, run: RunId, why: String) {
+        metrics::count(&self.metrics.quarantined);
+        locked(&self.stuck).insert(run, why);
+    }
+
+    /// Runs that are stuck and why. They are shown, never tried again by themselves.
+    pub fn stuck(&self) -> Vec<(RunId, String)> {
+        let stuck = locked(&self.stuck);
+        stuck
+            .iter()
+            .map(|(run, why)| (run.clone(), why.clone()))
+            .collect()
+    }
+
+    /// Whether it takes new runs.
+    pub(crate) fn draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Ends it for now: nothing new is admitted and nobody gets a turn; what runs may end within `bound`,
+    /// what does not is left to the worker and what waits is left in its rows. The next start takes both up.
+    pub async fn drain(&self, bound: Duration) {
+        self.draining.send_replace(true);
+        self.floor.close();
+        let until = Instant::now() + bound;
+        while self.floor.running() > 0 && Instant::now() < until {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        for (_, task) in locked(&self.tasks).drain() {
+            task.abort();
+        }
+        for (_, live) in locked(&self.live).drain() {
+            live.see(|seen| seen.left = true);
+        }
+    }
+
+    /// Counters in the text form that Prometheus reads.
+    pub(crate) fn print_metrics(&self) -> String {
+        let depths = self.floor.depths();
+        let depths: Vec<(u32, u32)> = depths
+            .into_iter()
+            .map(|(_, queued, running)| (queued, running))
+            .collect();
+        self.metrics.print(&depths)
+    }
+}
+
+/// The refusal of a daemon that is about to end.
+fn about_to_end() -> PublicError {
+    PublicError::new(ErrorKind::Unavailable, "the daemon is about to end")
+        .hint("try again once it has been started again")
+        .retry_after_ms(1_000)
+}

@@ -1,0 +1,126 @@
+//! What a run leaves behind, moved from the worker's spool to the object store before its outcome is fixed.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use leasehold_core::digest::Digest;
+use leasehold_core::event::RunFact;
+use leasehold_core::id::RunId;
+use leasehold_core::outcome::StoredStream;
+use leasehold_core::record::{Artifact, RunRecord, StreamRecord};
+
+use super::Engine;
+use super::metrics::count;
+
+/// Longest output of a tool that is read as one structured value.
+pub(crate) const STRUCTURED_MAX: u64 = 4 << 20;
+/// How long bytes that cannot be kept are tried again.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// What was kept.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) stdout: Option<StoredStream>,
+    pub(crate) stderr: Option<StoredStream>,
+    pub(crate) artifacts: Vec<Artifact>,
+}
+
+impl Kept {
+    /// As events, in order.
+    pub(crate) fn facts(&self) -> Vec<RunFact> {
+        let streams = [("stdout", self.stdout), ("stderr", self.stderr)];
+        let stored = streams.into_iter().filter_map(|(name, stored)| {
+            let stored = stored.filter(|stored| stored.stream.kept > 0)?;
+            Some(RunFact::OutputStored {
+                stream: name.to_owned(),
+                bytes: stored.stream.kept,
+                digest: stored.digest,
+            })
+        });
+        let taken = self.artifacts.iter().filter(|file| file.sha256.is_some());
+        let taken = taken.map(|file| RunFact::ArtifactStored {
+            artifact: file.clone(),
+        });
+        stored.chain(taken).collect()
+    }
+}
+
+/// Reads the start of a file, at most so many bytes.
+pub(crate) fn read_start(file: &File, bytes: u64) -> io::Result<Vec<u8>> {
+    let most = usize::try_from(bytes).map_err(io::Error::other)?;
+    let mut content = vec![0; most];
+    file.read_exact_at(&mut content, 0)?;
+    Ok(content)
+}
+
+impl Engine {
+    /// Keeps both streams and every collected file of a run. What cannot be kept in time is missing from the
+    /// result, which then says so; it is counted.
+    pub(crate) async fn keep(&self, run: &RunId, record: &RunRecord, spools: &[File; 2]) -> Kept {
+        self.failpoints.before("objects");
+        let stdout = self.keep_stream(&spools[0], record.stdout);
+        let stderr = self.keep_stream(&spools[1], record.stderr);
+        let (stdout, stderr) = tokio::join!(stdout, stderr);
+        let mut artifacts = record.artifacts.clone();
+        for (place, file) in artifacts.iter_mut().enumerate() {
+            if let Some(wanted) = file.sha256.clone()
+                && !self.keep_artifact(run, place, file.bytes, &wanted).await
+            {
+                file.sha256 = None;
+                file.skipped = Some("not_kept".to_owned());
+            }
+        }
+        self.failpoints.after("objects");
+        Kept {
+            stdout,
+            stderr,
+            artifacts,
+        }
+    }
+
+    async fn keep_stream(&self, spool: &File, stream: StreamRecord) -> Option<StoredStream> {
+        if stream.kept == 0 {
+            let digest = Digest::of(b"");
+            return Some(StoredStream { stream, digest });
+        }
+        let digest = self.keep_file(spool, stream.kept).await?;
+        Some(StoredStream { stream, digest })
+    }
+
+    async fn keep_artifact(&self, run: &RunId, place: usize, bytes: u64, wanted: &str) -> bool {
+        let copy = match self.parts.backend.artifact(run.clone(), place).await {
+            Ok(copy) => copy,
+            Err(_) => {
+                count(&self.metrics.objects_lost);
+                return false;
+            }
+        };
+        let kept = self.keep_file(&copy, bytes).await;
+        kept.is_some_and(|digest| digest.hex() == wanted)
+    }
+
+    async fn keep_file(&self, file: &File, bytes: u64) -> Option<Digest> {
+        let until = self.parts.clock.elapsed() + PATIENCE;
+        let mut pause = PAUSE;
+        loop {
+            let kept = match file.try_clone() {
+                Ok(file) => self.parts.objects.put(file, bytes).await.ok(),
+                Err(_) => None,
+            };
+            if kept.is_some() {
+                return kept;
+            }
+            count(&self.metrics.object_errors);
+            if self.parts.clock.elapsed() + pause > until {
+                count(&self.metrics.objects_lost);
+                return None;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What the engine is made of: everything outside it, behind a seam.
+
+use std::fs::File;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_backend::seam::Backend;
+use leasehold_core::digest::Digest;
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::event::Head;
+use leasehold_core::id::{RunId, WorkerId};
+use leasehold_core::name::{Name, ToolRef};
+use leasehold_core::outcome::Outcome;
+use leasehold_core::record::Observed;
+use leasehold_core::run_contract::RunContract;
+use leasehold_store::seam::Store;
+
+use super::queue::Bounds;
+use crate::clock::Clock;
+use crate::entropy::Entropy;
+use crate::plan::OutputCheck;
+
+/// Something a part is doing.
+pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, PublicError>> + Send + 'a>>;
+
+/// Bytes by their digest: output streams, artifacts, uploads. What is put is durable when it answers.
+pub trait Objects: Send + Sync + 'static {
+    /// Keeps the first `bytes` bytes of a file, whatever its own position; gives their digest.
+    ///
+    /// # Errors
+    /// When the file is shorter, or they cannot be kept.
+    fn put(&self, file: File, bytes: u64) -> Doing<'_, Digest>;
+
+    /// Bytes of an object from `offset`, at most `most`; fewer only at its end.
+    ///
+    /// # Errors
+    /// `not_found` when it was never there or is no more.
+    fn read(&self, digest: Digest, offset: u64, most: usize) -> Doing<'_, Vec<u8>>;
+}
+
+/// What a signed statement says.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// What was promised.
+    pub contract: &'a RunContract,
+    /// Digest of that.
+    pub digest: Digest,
+    /// End of the chain, the last event included.
+    pub head: Head,
+    /// What it came to.
+    pub outcome: &'a Outcome,
+    /// What the host saw after removal.
+    pub observed: &'a Observed,
+}
+
+/// Signs what a run came to.
+pub trait Sealer: Send + Sync + 'static {
+    /// The signed statement, as JSON text.
+    ///
+    /// # Errors
+    /// When it cannot be signed; it is tried again later.
+    fn statement(&self, facts: Facts<'_>) -> Result<String, PublicError>;
+}
+
+/// Finds the output check of a tool again, for a run that was admitted before a restart.
+pub trait Checks: Send + Sync + 'static {
+    /// The check of one version of a tool; `None` when it declares none.
+    ///
+    /// # Errors
+    /// When the tool cannot be read.
+    fn check(&self, tenant: Name, tool: ToolRef) -> Doing<'_, Option<Arc<dyn OutputCheck>>>;
+}
+
+/// Makes the tree that a run's workspace begins with.
+pub trait Workspaces: Send + Sync + 'static {
+    /// Unpacks archives one after another into one fresh directory and gives it.
+    ///
+    /// # Errors
+    /// When an archive is not there or not to be believed.
+    fn unpack(&self, run: RunId, archives: Vec<Digest>) -> Doing<'_, OwnedFd>;
+
+    /// Removes what was unpacked for a run. Idempotent.
+    fn remove(&self, run: RunId) -> Doing<'_, ()>;
+}
+
+/// No tree can be made here.
+#[derive(Debug, Clone, Copy)]
+pub struct NoWorkspaces;
+
+impl Workspaces for NoWorkspaces {
+    fn unpack(&self, _: RunId, _: Vec<Digest>) -> Doing<'_, OwnedFd> {
+        let message = "this daemon unpacks no workspace";
+        let none = PublicError::new(ErrorKind::Unsupported, message);
+        Box::pin(std::future::ready(Err(none)))
+    }
+
+    fn remove(&self, _: RunId) -> Doing<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// What an operator may set.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Runs at once and runs that wait.
+    pub bounds: Bounds,
+    /// How often host, rows and ledger are compared; at most two seconds.
+    pub reconcile_every: Duration,
+    /// How long after its end a removal may take before it is called stuck.
+    pub removal_max: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            bounds: Bounds {
+                running_max: 32,
+                queued_max: 10_000,
+            },
+            reconcile_every: Duration::from_secs(2),
+            removal_max: Duration::from_secs(150),
+        }
+    }
+}
+
+/// Everything the engine needs.
+#[derive(Clone)]
+pub struct Parts {
+    /// Rows.
+    pub store: Arc<dyn Store>,
+    /// Bytes.
+    pub objects: Arc<dyn Objects>,
+    /// Computers.
+    pub backend: Arc<dyn Backend>,
+    /// Signatures.
+    pub sealer: Arc<dyn Sealer>,
+    /// Output checks of tools.
+    pub checks: Arc<dyn Checks>,
+    /// Trees.
+    pub workspaces: Arc<dyn Workspaces>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Ids.
+    pub entropy: Arc<dyn Entropy>,
+    /// This worker.
+    pub worker: WorkerId,
+    /// Bounds.
+    pub settings: Settings,
+}

@@ -1,0 +1,288 @@
+//! Moves rows, tasks and host together again, at the start and every so often.
+//!
+//! Each run whose row is not sealed is carried by a task of this process; each run and each computer of the
+//! backend belongs to such a run. What is not so is mended: a row without a task is taken up at the state it
+//! shows, a run of the backend that no row knows is ended, a computer that nobody claimed is ended. What
+//! cannot be carried on is set aside and shown; it is not tried again by itself.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use leasehold_core::end::CancelledBy;
+use leasehold_core::id::RunId;
+use leasehold_core::lease::Lease;
+use leasehold_core::outcome::RunState;
+use leasehold_core::run_contract::RunContract;
+use leasehold_core::spec::{ExecSpec, SandboxSpec};
+use leasehold_store::seam::{PAGE_MAX, RunFilter, RunRow, StoreError};
+
+use super::live::Live;
+use super::metrics::count;
+use super::submit::{Sealed, ticket};
+use super::task::{Begin, backend_run};
+use super::{Engine, locked};
+use crate::plan::{Plan, Share, Start};
+
+/// Rounds between two removals of rows whose retention is over.
+const PRUNE_EVERY: u32 = 30;
+/// Most rows removed in one round.
+const PRUNE_MAX: u32 = 500;
+
+/// Why a row cannot be taken up.
+enum Trouble {
+    /// Try again later.
+    Store(StoreError),
+    /// It will not get better.
+    Row(String),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Damaged(_) | StoreError::NotFound(_) => Self::Row(error.to_string()),
+            error => Self::Store(error),
+        }
+    }
+}
+
+/// Compares for as long as the engine is there.
+pub(super) async fn keep_together(engine: Weak<Engine>) {
+    let mut round: u32 = 0;
+    loop {
+        let every = match engine.upgrade() {
+            Some(engine) if !engine.draining() => {
+                engine.reconcile().await;
+                if round.is_multiple_of(PRUNE_EVERY) {
+                    engine.prune().await;
+                }
+                engine.parts.settings.reconcile_every
+            }
+            _ => return,
+        };
+        round = round.wrapping_add(1);
+        tokio::time::sleep(every).await;
+    }
+}
+
+impl Engine {
+    /// One comparison.
+    async fn reconcile(self: &Arc<Self>) {
+        if let Err(error) = self.take_up_all().await {
+            count(&self.metrics.store_errors);
+            tracing::warn!(%error, "rows cannot be compared");
+        }
+        self.end_orphans().await;
+    }
+
+    async fn prune(&self) {
+        let now = self.parts.clock.unix_ms();
+        if let Err(error) = self.parts.store.prune(now, PRUNE_MAX).await {
+            count(&self.metrics.store_errors);
+            tracing::warn!(%error, "rows whose retention is over cannot be removed");
+        }
+    }
+
+    /// Takes up every run that is not sealed and that nobody carries, oldest first.
+    pub(super) async fn take_up_all(self: &Arc<Self>) -> Result<(), StoreError> {
+        let mut rows = self.unsealed().await?;
+        rows.retain(|row| self.live(&row.run).is_none() && !self.is_stuck(&row.run));
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let open = self.parts.store.open_leases().await?;
+        let mut leases: HashMap<RunId, Lease> = HashMap::new();
+        for lease in open {
+            let newest = leases
+                .get(&lease.run)
+                .is_none_or(|known| known.epoch < lease.epoch);
+            if newest {
+                leases.insert(lease.run.clone(), lease);
+            }
+        }
+        for row in rows.into_iter().rev() {
+            let run = row.run.clone();
+            match self.take_up(row, leases.remove(&run)).await {
+                Ok(()) => {}
+                Err(Trouble::Store(error)) => return Err(error),
+                Err(Trouble::Row(why)) => {
+                    tracing::error!(%run, why, "a run cannot be taken up again");
+                    self.quarantine(run, why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_stuck(&self, run: &RunId) -> bool {
+        locked(&self.stuck).contains_key(run)
+    }
+
+    async fn unsealed(&self) -> Result<Vec<RunRow>, StoreError> {
+        let mut rows: Vec<RunRow> = Vec::new();
+        loop {
+            let filter = RunFilter {
+                states: vec![RunState::Queued, RunState::Running, RunState::Ended],
+                before: rows
+                    .last()
+                    .map(|row| (row.accepted_unix_ms, row.run.clone())),
+                limit: PAGE_MAX,
+                ..RunFilter::default()
+            };
+            let page = self.parts.store.runs(filter).await?;
+            let full = page.len() == PAGE_MAX as usize;
+            rows.extend(page);
+            if !full {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// Takes up one run at the state its row shows.
+    async fn take_up(self: &Arc<Self>, row: RunRow, lease: Option<Lease>) -> Result<(), Trouble> {
+        let plan = Arc::new(self.plan_of(&row).await?);
+        // It may have been sealed since the rows were listed.
+        let row = self.parts.store.run(None, row.run).await?;
+        let live = Live::new(row.clone());
+        {
+            let mut all = locked(&self.live);
+            if row.state == RunState::Sealed || all.contains_key(&row.run) {
+                return Ok(());
+            }
+            all.insert(row.run.clone(), Arc::clone(&live));
+        }
+        let now = self.parts.clock.elapsed();
+        let begin = match (row.state, lease) {
+            (RunState::Queued, _) => {
+                let gone = self
+                    .parts
+                    .clock
+                    .unix_ms()
+                    .saturating_sub(row.accepted_unix_ms);
+                self.floor.force(&row.tenant);
+                self.wait(&plan, Duration::from_millis(gone))
+            }
+            (RunState::Running, Some(lease)) => {
+                self.floor.hold(&ticket(&plan, now, Duration::ZERO), now);
+                Begin::Adopt(lease)
+            }
+            (RunState::Running, None) => {
+                self.forget(&row.run);
+                return Err(Trouble::Row("it runs and has no lease".to_owned()));
+            }
+            (RunState::Ended | RunState::Sealed, lease) => Begin::Settle(lease),
+        };
+        self.spawn(live, plan, None, begin);
+        Ok(())
+    }
+
+    /// What was admitted, as kept.
+    async fn plan_of(&self, row: &RunRow) -> Result<Plan, Trouble> {
+        let canonical = self.parts.store.contract(row.run.clone()).await?;
+        let contract: RunContract = serde_json::from_slice(&canonical)
+            .map_err(|error| Trouble::Row(format!("its contract does not read: {error}")))?;
+        let sealed = self.parts.store.sealed_request(row.run.clone()).await?;
+        let sealed: Option<Sealed> = sealed
+            .map(|bytes| serde_json::from_slice(&bytes))
+            .transpose()
+            .map_err(|error| Trouble::Row(format!("what starts it does not read: {error}")))?;
+        let sealed = match sealed {
+            Some(sealed) => sealed,
+            None if row.state == RunState::Ended => nothing(),
+            None => return Err(Trouble::Row("what starts it is gone".to_owned())),
+        };
+        let output = match &contract.tool {
+            Some(tool) if row.state != RunState::Ended => {
+                let checking = self.parts.checks.check(row.tenant.clone(), tool.clone());
+                checking
+                    .await
+                    .map_err(|error| Trouble::Row(format!("its tool cannot be read: {error}")))?
+            }
+            _ => None,
+        };
+        Ok(Plan {
+            contract,
+            digest: row.contract,
+            canonical,
+            start: sealed.start,
+            share: sealed.share,
+            output,
+            cache: sealed.cache,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Ends what the backend has and no row knows.
+    async fn end_orphans(self: &Arc<Self>) {
+        let running = match self.parts.backend.running().await {
+            Ok(running) => running,
+            Err(error) => {
+                count(&self.metrics.backend_errors);
+                tracing::warn!(%error, "the worker cannot be asked what it runs");
+                return;
+            }
+        };
+        let known = self.known();
+        for (run, sandbox) in running {
+            if known.contains(&run) || self.belongs(&run).await {
+                continue;
+            }
+            count(&self.metrics.orphans);
+            tracing::warn!(%run, %sandbox, "a run that no row knows is ended");
+            let by = CancelledBy::Operator;
+            if self.parts.backend.cancel(run, by, true).await.is_err() {
+                count(&self.metrics.backend_errors);
+            }
+        }
+        match self.parts.backend.sweep(Vec::new()).await {
+            Ok(swept) => {
+                for (sandbox, observed) in swept.ended {
+                    count(&self.metrics.orphans);
+                    let clean = observed.clean();
+                    tracing::warn!(%sandbox, clean, "a computer that nobody knows was ended");
+                }
+            }
+            Err(_) => count(&self.metrics.backend_errors),
+        }
+    }
+
+    /// Every id under which a run of this process may be known to the backend.
+    fn known(&self) -> HashSet<RunId> {
+        let runs: Vec<RunId> = locked(&self.live).keys().cloned().collect();
+        let again = runs.iter().map(|run| backend_run(run, 2));
+        again.chain(runs.iter().cloned()).collect()
+    }
+
+    /// Whether a run that came in meanwhile is its own, or the store cannot say.
+    async fn belongs(&self, run: &RunId) -> bool {
+        if self.known().contains(run) {
+            return true;
+        }
+        match self.parts.store.run(None, run.clone()).await {
+            // A sealed one is being removed still, or was not clean and is shown as such.
+            Ok(_) => true,
+            Err(StoreError::NotFound(_)) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+/// What is left of a request whose run is over.
+fn nothing() -> Sealed {
+    Sealed {
+        start: Start {
+            sandbox: SandboxSpec::default(),
+            exec: ExecSpec::command([""; 0]),
+            stdin: None,
+            workspace: Vec::new(),
+        },
+        share: Share {
+            weight: 1,
+            tenant_running_max: 1,
+            tenant_queued_max: 1,
+            tool_running_max: None,
+            per_minute_max: 1,
+        },
+        cache: None,
+    }
+}

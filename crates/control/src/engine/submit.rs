@@ -1,0 +1,245 @@
+//! The way in: a place in the queue, the durable admission, the task.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::event::{Chain, Event, Head, RunFact};
+use leasehold_core::id::RunId;
+use leasehold_core::lease::Epoch;
+use leasehold_core::name::Name;
+use leasehold_core::outcome::{Outcome, RunState};
+use leasehold_store::seam::{Admission, Admitted, Idempotency, RunRow};
+use serde::{Deserialize, Serialize};
+
+use super::live::Live;
+use super::metrics::count;
+use super::queue::Ticket;
+use super::task::{Begin, Task};
+use super::{Engine, about_to_end, locked};
+use crate::plan::{Plan, Share, Start};
+
+/// What a restarted daemon needs and no contract holds.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Sealed {
+    pub(super) start: Start,
+    pub(super) share: Share,
+    pub(super) cache: Option<leasehold_core::digest::Digest>,
+}
+
+/// A place that is given back unless its run came in.
+struct Place<'a> {
+    engine: &'a Engine,
+    run: &'a RunId,
+    tenant: &'a Name,
+    kept: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.engine.forget(self.run);
+            let now = self.engine.parts.clock.elapsed();
+            self.engine.floor.give_back(self.tenant, now);
+        }
+    }
+}
+
+fn internal(what: &str) -> PublicError {
+    PublicError::new(ErrorKind::Internal, format!("the run {what}"))
+}
+
+impl Engine {
+    /// Admits a run durably and begins to carry it. Gives its row and whether it is new. The directory is
+    /// that of the workspace, passed by a local caller.
+    ///
+    /// # Errors
+    /// `quota` for a full queue or too many in a minute; `conflict` for a key that was used for another
+    /// request; `unavailable` when the store cannot be written or the daemon is about to end.
+    pub async fn submit(
+        self: &Arc<Self>,
+        plan: Plan,
+        idempotency: Option<Idempotency>,
+        directory: Option<OwnedFd>,
+    ) -> Result<(RunRow, bool), PublicError> {
+        let key = idempotency
+            .as_ref()
+            .map(|idempotency| (plan.contract.tenant.clone(), idempotency.key.clone()));
+        let Some(key) = key else {
+            return self.admit(plan, None, directory).await;
+        };
+        let turn = Arc::clone(locked(&self.keys).entry(key.clone()).or_default());
+        let submitted = {
+            let _turn = turn.lock().await;
+            self.admit(plan, idempotency, directory).await
+        };
+        let mut keys = locked(&self.keys);
+        // Ours and the map's: nobody else waits.
+        if Arc::strong_count(&turn) == 2 {
+            keys.remove(&key);
+        }
+        submitted
+    }
+
+    async fn admit(
+        self: &Arc<Self>,
+        plan: Plan,
+        idempotency: Option<Idempotency>,
+        directory: Option<OwnedFd>,
+    ) -> Result<(RunRow, bool), PublicError> {
+        if self.draining() {
+            return Err(about_to_end());
+        }
+        let plan = Arc::new(plan);
+        let tenant = &plan.contract.tenant;
+        let now = self.parts.clock.elapsed();
+        if let Err(full) = self.floor.reserve(tenant, &plan.share, now) {
+            count(&self.metrics.refused);
+            return Err(full.public());
+        }
+        let run = &plan.contract.run;
+        let mut place = Place {
+            engine: self,
+            run,
+            tenant,
+            kept: false,
+        };
+        let (row, first) = self.first(&plan)?;
+        let live = Live::new(row);
+        locked(&self.live).insert(run.clone(), Arc::clone(&live));
+        let cached = self.cached(&plan).await;
+        self.failpoints.before("admit");
+        let admission = admission(&plan, idempotency, first, live.row().accepted_unix_ms)?;
+        let admitted = self.parts.store.admit(admission).await;
+        self.failpoints.after("admit");
+        match admitted {
+            Err(error) => {
+                count(&self.metrics.store_errors);
+                return Err(error.public());
+            }
+            Ok(Admitted::Earlier(row)) => return Ok((*row, false)),
+            Ok(Admitted::New) => {}
+        }
+        count(&self.metrics.admitted);
+        let begin = match cached {
+            // The place is given back: it takes no computer.
+            Some((from, outcome)) => {
+                self.floor.give_back(tenant, now);
+                Begin::Cached(from, outcome)
+            }
+            None => self.wait(&plan, Duration::ZERO),
+        };
+        place.kept = true;
+        let row = live.row();
+        self.spawn(live, Arc::clone(&plan), directory, begin);
+        Ok((row, true))
+    }
+
+    /// The row and the first event of a run.
+    fn first(&self, plan: &Plan) -> Result<(RunRow, Event), PublicError> {
+        let contract = &plan.contract;
+        let at = self.parts.clock.unix_ms();
+        let mut chain = Chain::new(contract.run.clone(), plan.digest, Head::EMPTY);
+        let fact = RunFact::Accepted {
+            contract: plan.digest,
+        };
+        let first = chain
+            .next(Epoch::NONE, at, fact)
+            .map_err(|_| internal("cannot be written down"))?;
+        let row = RunRow {
+            run: contract.run.clone(),
+            tenant: contract.tenant.clone(),
+            project: contract.project.clone(),
+            principal: contract.principal.clone(),
+            tool: contract.tool.clone(),
+            state: RunState::Queued,
+            epoch: Epoch::NONE,
+            sandbox: None,
+            contract: plan.digest,
+            cancel_requested: false,
+            outcome: None,
+            head: chain.head(),
+            accepted_unix_ms: at,
+        };
+        Ok((row, first))
+    }
+
+    /// What an equal run of a pure tool came to.
+    async fn cached(&self, plan: &Plan) -> Option<(RunId, Box<Outcome>)> {
+        let tenant = plan.contract.tenant.clone();
+        let found = self.parts.store.cached(tenant.clone(), plan.cache?).await;
+        let from = found.ok().flatten()?;
+        let row = self
+            .parts
+            .store
+            .run(Some(tenant), from.clone())
+            .await
+            .ok()?;
+        Some((from, Box::new(row.outcome?)))
+    }
+
+    /// Lets a run wait that has waited for so long already.
+    pub(super) fn wait(&self, plan: &Plan, waited: Duration) -> Begin {
+        let now = self.parts.clock.elapsed();
+        let (ahead, turn) = self.floor.wait(ticket(plan, now, waited), now);
+        Begin::Wait(ahead, turn)
+    }
+
+    /// Begins to carry a run.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        live: Arc<Live>,
+        plan: Arc<Plan>,
+        directory: Option<OwnedFd>,
+        begin: Begin,
+    ) {
+        let run = live.run.clone();
+        let task = Task::new(Arc::clone(self), live, plan, directory);
+        // Held until the handle is noted, so that the end of the task does not come before it.
+        let mut tasks = locked(&self.tasks);
+        let handle = tokio::spawn(task.carry(begin));
+        tasks.insert(run, handle.abort_handle());
+    }
+}
+
+/// How a run waits.
+pub(super) fn ticket(plan: &Plan, now: Duration, waited: Duration) -> Ticket {
+    let since = now.saturating_sub(waited);
+    let left = Duration::from_millis(plan.contract.max_wait_ms).saturating_sub(waited);
+    Ticket {
+        run: plan.contract.run.clone(),
+        tenant: plan.contract.tenant.clone(),
+        share: plan.share.clone(),
+        priority: plan.contract.priority,
+        since,
+        until: now + left,
+    }
+}
+
+fn admission(
+    plan: &Plan,
+    idempotency: Option<Idempotency>,
+    first: Event,
+    at_unix_ms: u64,
+) -> Result<Admission, PublicError> {
+    let sealed = Sealed {
+        start: plan.start.clone(),
+        share: plan.share.clone(),
+        cache: plan.cache,
+    };
+    let sealed = serde_json::to_vec(&sealed).map_err(|_| internal("cannot be kept"))?;
+    let contract = &plan.contract;
+    Ok(Admission {
+        run: contract.run.clone(),
+        tenant: contract.tenant.clone(),
+        project: contract.project.clone(),
+        principal: contract.principal.clone(),
+        tool: contract.tool.clone(),
+        contract: plan.canonical.clone(),
+        sealed_request: sealed,
+        idempotency,
+        first,
+        at_unix_ms,
+    })
+}

@@ -1,0 +1,89 @@
+//! A run that had a lease when the process before this one ended.
+
+use std::time::Duration;
+
+use leasehold_core::end::EndReason;
+use leasehold_core::event::RunFact;
+use leasehold_core::lease::{Lease, LeaseState};
+use leasehold_store::seam::PAGE_MAX;
+use tokio::time::Instant;
+
+use super::super::metrics::count;
+use super::super::pen::{Stop, Write};
+use super::launch::Found;
+use super::{ATTEMPTS_MAX, Task, Went, backend_run};
+
+impl Task {
+    /// Takes it up under the next epoch: where the backend knows it, it is followed or its record taken;
+    /// where it does not, the launch never arrived and is made now. It is never begun twice.
+    pub(super) async fn adopt(&mut self, before: Lease) -> Result<Went, Stop> {
+        let now = self.engine.parts.clock.unix_ms();
+        let left = Duration::from_millis(before.expires_unix_ms.saturating_sub(now));
+        self.deadline = Instant::now() + left;
+        // Until the new lease is there, the old one is what is held.
+        self.lease = Some(before.clone());
+        let found = self.find_any().await;
+        let lease = self.new_lease(before.expires_unix_ms);
+        let worker = lease.worker.clone();
+        let fact = match &found {
+            Found::There(_) => RunFact::Adopted { worker },
+            Found::Never | Found::Unreachable => RunFact::Leased {
+                lease: lease.id.clone(),
+                worker,
+            },
+        };
+        let write = match before.state {
+            LeaseState::Active => Write::TakeOver(lease.clone()),
+            LeaseState::Revoked | LeaseState::Closed => Write::Grant(lease.clone()),
+        };
+        self.hold(lease, write, fact).await?;
+        count(&self.engine.metrics.adopted);
+        match found {
+            Found::There(execution) => {
+                if !self.input_was_given().await? {
+                    // It may have read half of its input and taken that for all of it.
+                    self.verdict = Some(EndReason::HostLost);
+                }
+                Ok(Went::Follow(Box::new(self.take_up(*execution))))
+            }
+            Found::Never => self.launch().await,
+            Found::Unreachable => Ok(Went::Unknown),
+        }
+    }
+
+    /// Looks for the newest launch of it.
+    pub(super) async fn find_any(&mut self) -> Found {
+        for attempt in (1..=ATTEMPTS_MAX).rev() {
+            match self.find(&backend_run(&self.live.run, attempt)).await {
+                Found::Never => {}
+                found => {
+                    self.attempt = attempt;
+                    return found;
+                }
+            }
+        }
+        self.attempt = 1;
+        Found::Never
+    }
+
+    async fn input_was_given(&self) -> Result<bool, Stop> {
+        let stdin = self.plan.start.stdin.as_ref();
+        if stdin.is_none_or(Vec::is_empty) {
+            return Ok(true);
+        }
+        let mut from = 0;
+        loop {
+            let run = self.live.run.clone();
+            let events = self.engine.parts.store.events(run, from).await;
+            let events = events.map_err(Stop::Refused)?;
+            let given = |fact: &RunFact| matches!(fact, RunFact::InputGiven { .. });
+            if events.iter().any(|event| given(&event.fact)) {
+                return Ok(true);
+            }
+            if events.len() < PAGE_MAX as usize {
+                return Ok(false);
+            }
+            from += events.len() as u64;
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The message that begins a run, and what becomes of one whose answer was lost.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use leasehold_backend::error::BackendError;
+use leasehold_backend::execution::Execution;
+use leasehold_backend::seam::Launch;
+use leasehold_core::end::{EndReason, LeaseExpiry};
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::id::RunId;
+use leasehold_core::spec::SandboxSpec;
+use tokio::time::Instant;
+
+use super::super::live::Note;
+use super::super::metrics::count;
+use super::super::pen::Stop;
+use super::{Task, Went};
+
+/// So often a launch is tried that the backend refuses for want of room, or that never arrived.
+const TRIES_MAX: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What the backend knows of a run.
+pub(super) enum Found {
+    /// It is there, or its record is.
+    There(Box<Execution>),
+    /// It was never begun there.
+    Never,
+    /// The backend cannot be asked, and the allocation is over.
+    Unreachable,
+}
+
+impl Task {
+    /// Begins the run under its lease.
+    pub(super) async fn launch(&mut self) -> Result<Went, Stop> {
+        let begun = Instant::now();
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            if self.unwanted() {
+                return Ok(Went::Never(self.cancelled()));
+            }
+            let Some(sandbox) = self.spec() else {
+                let cause = LeaseExpiry::Deadline;
+                return Ok(Went::Never(EndReason::LeaseExpired { cause }));
+            };
+            let workspace = match self.workspace().await {
+                Ok(workspace) => workspace,
+                Err(error) => return Ok(never(&error)),
+            };
+            let error = match self.send(sandbox, workspace).await {
+                Ok(execution) => {
+                    self.engine.metrics.launched.add(begun.elapsed());
+                    return Ok(Went::Follow(Box::new(self.take_up(execution))));
+                }
+                Err(error) => error,
+            };
+            match error {
+                BackendError::Refused(error) if error.kind == ErrorKind::Exists => {}
+                BackendError::Refused(error) => {
+                    if !error.kind.retryable() || tries == TRIES_MAX {
+                        return Ok(never(&error));
+                    }
+                    tokio::time::sleep(PAUSE * 10).await;
+                    continue;
+                }
+                BackendError::Lost { .. } => count(&self.engine.metrics.backend_errors),
+            }
+            // It may have arrived: only the backend can say.
+            match self.find(&self.id()).await {
+                Found::There(execution) => {
+                    return Ok(Went::Follow(Box::new(self.take_up(*execution))));
+                }
+                Found::Never if tries < TRIES_MAX => {}
+                Found::Never => {
+                    let message = "the worker took no run";
+                    return Ok(never(&PublicError::new(ErrorKind::Unavailable, message)));
+                }
+                Found::Unreachable => return Ok(Went::Unknown),
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        sandbox: SandboxSpec,
+        workspace: Option<OwnedFd>,
+    ) -> Result<Execution, BackendError> {
+        let mut exec = self.plan.start.exec.clone();
+        exec.stdin |= self.plan.start.stdin.is_some();
+        let launch = Launch {
+            run: self.id(),
+            sandbox,
+            exec,
+            workspace,
+        };
+        self.engine.failpoints.before("launch");
+        let launched = self.engine.parts.backend.launch(launch).await;
+        self.engine.failpoints.after("launch");
+        launched
+    }
+
+    /// The computer as asked, its wall limit cut so that the worker ends it in time although nobody here
+    /// does. `None` when no time is left.
+    fn spec(&self) -> Option<SandboxSpec> {
+        let mut sandbox = self.plan.start.sandbox.clone();
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let left = left.checked_sub(sandbox.limits.grace_ms)?;
+        let wall = &mut sandbox.limits.wall_ms;
+        wall.value = wall.value.min(left);
+        (wall.value > 0).then_some(sandbox)
+    }
+
+    async fn workspace(&self) -> Result<Option<OwnedFd>, PublicError> {
+        let broken = |error: io::Error| {
+            let message = format!("the workspace directory cannot be passed on: {error}");
+            PublicError::new(ErrorKind::Internal, message)
+        };
+        if let Some(directory) = &self.directory {
+            return directory.try_clone().map(Some).map_err(broken);
+        }
+        if !self.plan.start.workspace.is_empty() {
+            let archives = self.plan.start.workspace.clone();
+            let run = self.live.run.clone();
+            return self
+                .engine
+                .parts
+                .workspaces
+                .unpack(run, archives)
+                .await
+                .map(Some);
+        }
+        if self.plan.start.sandbox.workspace.needs_directory() {
+            let message =
+                "the workspace directory was passed by a caller that is gone since a restart";
+            return Err(PublicError::new(ErrorKind::Unavailable, message));
+        }
+        Ok(None)
+    }
+
+    /// Notes that it is there and where its output is.
+    pub(super) fn take_up(&self, execution: Execution) -> Execution {
+        let sandbox = execution.sandbox.clone();
+        if let (Ok(stdout), Ok(stderr)) =
+            (execution.stdout.try_clone(), execution.stderr.try_clone())
+        {
+            self.live.set_spools([stdout, stderr]);
+        }
+        self.live.see(|seen| {
+            seen.row.sandbox = Some(sandbox.clone());
+            let known =
+                |note: &Note| matches!(note, Note::Start { sandbox: known } if *known == sandbox);
+            if !seen.notes.iter().any(known) {
+                seen.notes.push(Note::Start { sandbox });
+            }
+        });
+        execution
+    }
+
+    /// Asks the backend for a run, again while it cannot be asked and the allocation lasts.
+    pub(super) async fn find(&self, run: &RunId) -> Found {
+        let mut pause = PAUSE;
+        loop {
+            self.engine.failpoints.before("attach");
+            match self.engine.parts.backend.attach(run.clone()).await {
+                Ok(execution) => {
+                    self.engine.failpoints.after("attach");
+                    return Found::There(Box::new(execution));
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => return Found::Never,
+                Err(_) => count(&self.engine.metrics.backend_errors),
+            }
+            if Instant::now() > self.deadline + self.engine.parts.settings.removal_max {
+                return Found::Unreachable;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+fn never(error: &PublicError) -> Went {
+    let detail = error.message.clone();
+    Went::Never(EndReason::SandboxUnavailable { detail })
+}

@@ -1,0 +1,322 @@
+//! One run from its turn to its seal.
+//!
+//! The order of what is durable, and why:
+//!
+//! 1. *Admit*: the run exists before anything does for it (I1). Done before the task begins.
+//! 2. *Grant*: the lease is the durable intent of the computer (I3); the launch message waits for it.
+//! 3. *Launch*: one message under the run's id, which the backend takes once. If its answer is lost, `attach`
+//!    says whether it arrived; so nothing runs twice.
+//! 4. *Keep*: outputs and files are in the object store before any row names them.
+//! 5. *Revoke, conclude*: authority ends first (I4), then the result is fixed; both are handed in together and
+//!    usually committed together. At this moment every process of the run is dead already, since the
+//!    backend tells the end only then, and it takes no further order for it. The caller is answered.
+//! 6. *Seal*: removal was observed; inventory, last events and statement close the chain.
+//!
+//! A task that dies at any point is taken up by [`super::recover`] at the state its row shows.
+
+mod adopt;
+mod end;
+mod launch;
+mod watch;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_backend::execution::Execution;
+use leasehold_core::digest::Digest;
+use leasehold_core::end::{CancelledBy, EndReason};
+use leasehold_core::event::RunFact;
+use leasehold_core::id::{LeaseId, RunId};
+use leasehold_core::lease::{Lease, LeaseState};
+use leasehold_core::outcome::{Outcome, RunState};
+use leasehold_core::record::RunRecord;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Engine;
+use super::floor::Turn;
+use super::live::{Live, Note};
+use super::metrics::count;
+use super::pen::{Pen, Stop, Write};
+use crate::plan::Plan;
+
+/// Launches of one run, each after its host was lost.
+const ATTEMPTS_MAX: u32 = 2;
+
+/// Where a task begins.
+#[derive(Debug)]
+pub(crate) enum Begin {
+    /// It waits for its turn, so many before it.
+    Wait(u32, oneshot::Receiver<Turn>),
+    /// An equal run of a pure tool came to this before.
+    Cached(RunId, Box<Outcome>),
+    /// It had a lease when the process before this one ended.
+    Adopt(Lease),
+    /// Its outcome is fixed; the lease, if it had one, is to be closed.
+    Settle(Option<Lease>),
+}
+
+/// One run being carried.
+pub(crate) struct Task {
+    engine: Arc<Engine>,
+    live: Arc<Live>,
+    pen: Pen,
+    plan: Arc<Plan>,
+    /// The host directory of the workspace, where a local caller gave one.
+    directory: Option<OwnedFd>,
+    lease: Option<Lease>,
+    /// When the allocation ends, whatever happens.
+    deadline: Instant,
+    /// Which launch this is, from 1.
+    attempt: u32,
+    /// Why we ended it ourselves, where the backend cannot know.
+    verdict: Option<EndReason>,
+    /// A tree may have been unpacked for it.
+    unpacked: bool,
+    since: Instant,
+}
+
+/// How an attempt to begin it went.
+enum Went {
+    /// It runs, or is over and its record is there.
+    Follow(Box<Execution>),
+    /// No computer of it exists.
+    Never(EndReason),
+    /// Nobody can say what became of it.
+    Unknown,
+}
+
+/// How following it went.
+enum Watched {
+    /// The backend says that it is over.
+    Ended(Box<RunRecord>),
+    /// The backend knows nothing of it any more.
+    Lost,
+}
+
+/// The id under which a launch is known to the backend. The first is the run's own.
+pub(crate) fn backend_run(run: &RunId, attempt: u32) -> RunId {
+    if attempt <= 1 {
+        return run.clone();
+    }
+    let digest = Sha256::digest(format!("{run}/{attempt}"));
+    let mut entropy = [0; 13];
+    entropy.copy_from_slice(&digest[..13]);
+    RunId::from_entropy(&entropy)
+}
+
+impl Task {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        live: Arc<Live>,
+        plan: Arc<Plan>,
+        directory: Option<OwnedFd>,
+    ) -> Self {
+        let pen = Pen::new(Arc::clone(&engine), &live.row());
+        let now = Instant::now();
+        let unpacked = !plan.start.workspace.is_empty();
+        Self {
+            engine,
+            live,
+            pen,
+            plan,
+            directory,
+            lease: None,
+            deadline: now + Duration::from_secs(86_400),
+            attempt: 1,
+            verdict: None,
+            unpacked,
+            since: now,
+        }
+    }
+
+    fn id(&self) -> RunId {
+        backend_run(&self.live.run, self.attempt)
+    }
+
+    /// Carries it to its seal.
+    pub(crate) async fn carry(mut self, begin: Begin) {
+        let carried = self.whole(begin).await;
+        let run = self.live.run.clone();
+        if let Err(stop) = carried {
+            self.stop(stop).await;
+        }
+        let now = self.engine.parts.clock.elapsed();
+        self.engine.floor.remove(&run, now);
+        self.engine.floor.finish(&run, now);
+        self.engine.forget(&run);
+        self.live.see(|seen| seen.left = true);
+    }
+
+    /// It may not be carried on: its computer is ended and nothing more is written.
+    async fn stop(&mut self, stop: Stop) {
+        let run = self.live.run.clone();
+        if self.lease.is_some() {
+            let ending = self
+                .engine
+                .parts
+                .backend
+                .cancel(self.id(), CancelledBy::Operator, true);
+            if ending.await.is_err() {
+                count(&self.engine.metrics.backend_errors);
+            }
+        }
+        match stop {
+            Stop::Fenced => {
+                count(&self.engine.metrics.fenced);
+                tracing::warn!(%run, "the right to a run has passed on; its computer is ended");
+            }
+            Stop::Refused(error) => {
+                tracing::error!(%run, %error, "a run is stuck: the store refuses what must be written");
+                self.engine.quarantine(run, error.to_string());
+            }
+        }
+    }
+
+    async fn whole(&mut self, begin: Begin) -> Result<(), Stop> {
+        let mut went = match begin {
+            Begin::Wait(ahead, turn) => match self.wait(ahead, turn).await? {
+                None => self.allocate().await?,
+                Some(end) => Went::Never(end),
+            },
+            Begin::Cached(from, outcome) => return self.end_cached(from, *outcome).await,
+            Begin::Adopt(lease) => self.adopt(lease).await?,
+            Begin::Settle(lease) => return self.settle(lease).await,
+        };
+        loop {
+            let mut execution = match went {
+                Went::Follow(execution) => execution,
+                Went::Never(end) => return self.end_without(end, true).await,
+                Went::Unknown => return self.end_without(EndReason::HostLost, false).await,
+            };
+            let record = match self.watch(&mut execution).await? {
+                Watched::Ended(record) => record,
+                Watched::Lost => return self.end_without(EndReason::HostLost, false).await,
+            };
+            if !self.again(&record) {
+                return self.end(record, *execution).await;
+            }
+            went = self.reschedule(record, *execution).await?;
+        }
+    }
+
+    /// Waits for its turn; gives why it will never come.
+    async fn wait(
+        &mut self,
+        ahead: u32,
+        mut turn: oneshot::Receiver<Turn>,
+    ) -> Result<Option<EndReason>, Stop> {
+        let unavailable = |detail: String| Some(EndReason::SandboxUnavailable { detail });
+        let told = match turn.try_recv() {
+            Ok(told) => Some(told),
+            Err(_) => {
+                self.live.note(Note::Queued { ahead });
+                let fact = RunFact::Queued { ahead };
+                self.pen.write(Write::Append, vec![fact]).await?;
+                self.wait_on(turn).await
+            }
+        };
+        let waited = self.since.elapsed();
+        self.engine.metrics.waited.add(waited);
+        Ok(match told {
+            Some(Turn::Go) => None,
+            Some(Turn::Expired(what)) => unavailable(format!(
+                "waited {} s, the longest it may, for {what}",
+                self.plan.contract.max_wait_ms.div_ceil(1_000)
+            )),
+            None => Some(self.cancelled()),
+        })
+    }
+
+    /// `None` when its end was asked for.
+    async fn wait_on(&self, mut turn: oneshot::Receiver<Turn>) -> Option<Turn> {
+        let max = Duration::from_millis(self.plan.contract.max_wait_ms);
+        let accepted = self.live.row().accepted_unix_ms;
+        let gone = self.engine.parts.clock.unix_ms().saturating_sub(accepted);
+        let until = Instant::now() + max.saturating_sub(Duration::from_millis(gone));
+        let mut wish = self.live.cancel.subscribe();
+        let mut overdue = std::pin::pin!(tokio::time::sleep_until(until));
+        loop {
+            tokio::select! {
+                biased;
+                told = &mut turn => return told.ok(),
+                _ = wish.wait_for(Option::is_some) => return None,
+                () = &mut overdue => {
+                    // By the queue's own clock it may be a moment early.
+                    self.engine.floor.expire(self.engine.parts.clock.elapsed());
+                    overdue.as_mut().reset(Instant::now() + Duration::from_millis(1));
+                }
+            }
+        }
+    }
+
+    fn cancelled(&self) -> EndReason {
+        let wish = self.live.cancel.borrow().clone();
+        let by = wish.map_or(CancelledBy::Operator, |wish| wish.by);
+        EndReason::Cancelled { by }
+    }
+
+    /// Whether its end was asked for.
+    fn unwanted(&self) -> bool {
+        self.live.cancel.borrow().is_some()
+    }
+
+    /// Grants the lease of this attempt and launches it.
+    async fn allocate(&mut self) -> Result<Went, Stop> {
+        if self.unwanted() {
+            return Ok(Went::Never(self.cancelled()));
+        }
+        let hard = Duration::from_millis(self.plan.contract.allocation.hard_deadline_ms);
+        let expires = self
+            .engine
+            .parts
+            .clock
+            .unix_ms()
+            .saturating_add(self.plan.contract.allocation.hard_deadline_ms);
+        self.deadline = Instant::now() + hard;
+        let lease = self.new_lease(expires);
+        let fact = RunFact::Leased {
+            lease: lease.id.clone(),
+            worker: lease.worker.clone(),
+        };
+        let write = Write::Grant(lease.clone());
+        self.hold(lease, write, fact).await?;
+        self.launch().await
+    }
+
+    /// A lease under the next epoch.
+    fn new_lease(&self, expires_unix_ms: u64) -> Lease {
+        let epoch = self.pen.epoch().next();
+        // Unique because the run and the epoch are; nothing is hidden behind it.
+        let digest = Digest::of(format!("{}/{}", self.live.run, epoch.0).as_bytes());
+        let mut entropy = [0; 13];
+        entropy.copy_from_slice(&digest.bytes()[..13]);
+        Lease {
+            id: LeaseId::from_entropy(&entropy),
+            run: self.live.run.clone(),
+            worker: self.engine.parts.worker.clone(),
+            epoch,
+            sandbox: None,
+            expires_unix_ms,
+            state: LeaseState::Active,
+        }
+    }
+
+    /// Makes a lease the one that is held.
+    async fn hold(&mut self, lease: Lease, write: Write, fact: RunFact) -> Result<(), Stop> {
+        let epoch = lease.epoch;
+        self.pen.write(write, vec![fact]).await?;
+        self.lease = Some(lease);
+        let head = self.pen.head();
+        self.live.see(|seen| {
+            seen.row.epoch = epoch;
+            seen.row.head = head;
+            if seen.row.state == RunState::Queued {
+                seen.row.state = RunState::Running;
+            }
+        });
+        Ok(())
+    }
+}
