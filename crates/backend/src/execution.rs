@@ -47,6 +47,8 @@ pub struct Execution {
     pub run: RunId,
     /// In which computer.
     pub sandbox: SandboxId,
+    /// Whether a parked computer serves it.
+    pub warm: bool,
     /// Standard output so far, or that of the terminal.
     pub stdout: File,
     /// Standard error so far.
@@ -77,6 +79,7 @@ impl Execution {
         Self {
             run,
             sandbox,
+            warm: false,
             stdout: stdout.into(),
             stderr: stderr.into(),
             input,

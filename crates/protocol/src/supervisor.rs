@@ -142,6 +142,9 @@ pub enum Event {
         sandbox: SandboxId,
         /// Whether a third descriptor (standard input or terminal) is there.
         input: bool,
+        /// Whether a parked sandbox serves it.
+        #[serde(default)]
+        warm: bool,
     },
     /// A stage ended.
     Stage(StageTime),

@@ -339,6 +339,7 @@ impl Server {
             run: record.run.clone(),
             sandbox: record.sandbox.clone(),
             input: fds.len() > 2,
+            warm: record.warm,
         };
         self.notify_with(from, tag, event, fds);
     }
@@ -384,6 +385,7 @@ impl Server {
             run: run.clone(),
             sandbox: record.sandbox.clone(),
             input: false,
+            warm: record.warm,
         };
         self.notify_with(from, tag, event, fds);
         let (stdout, stderr) = (record.stdout.kept, record.stderr.kept);

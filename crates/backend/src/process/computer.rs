@@ -121,6 +121,7 @@ pub(super) async fn follow(
         run,
         sandbox,
         input,
+        warm,
     } = event
     else {
         return Err(ClientError::Unexpected { request: "run" });
@@ -131,7 +132,9 @@ pub(super) async fn follow(
         .try_into()
         .map_err(|_| ClientError::Descriptors { want: 2, got })?;
     let events = Events::Notices(Notices { call: Some(call) });
-    Ok(Execution::new(run, sandbox, spools, input, events))
+    let mut execution = Execution::new(run, sandbox, spools, input, events);
+    execution.warm = warm;
+    Ok(execution)
 }
 
 /// What the supervisor tells of one run. Ends with the run or with the supervisor.

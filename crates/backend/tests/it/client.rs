@@ -150,6 +150,7 @@ fn descriptors_reach_the_notice_they_belong_to() {
             run: RunId::from_entropy(&[1; 13]),
             sandbox: SandboxId::from_entropy(&[1; 13]),
             input: false,
+            warm: false,
         };
         peer.say(8, Event::Stage(stage), &[]);
         peer.say(9, accepted, &[&out, &err]);
