@@ -1,1 +1,203 @@
-//! x
+//! Disks that are full, databases that are damaged, foreign or newer.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use leasehold_store::conformance::World;
+use leasehold_store::seam::{RunFilter, Store, StoreError};
+use leasehold_store::sqlite::{OpenError, Options, Point, SqliteStore};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::child;
+use crate::scratch::Scratch;
+
+fn open(dir: &Path) -> Arc<dyn Store> {
+    Arc::new(SqliteStore::open(Options::new(dir)).unwrap())
+}
+
+/// The child of the test below, on a disk of 40 MiB. By itself it says so and does nothing.
+#[tokio::test]
+async fn on_a_small_disk() {
+    let Some((_, dir)) = child::role() else {
+        return;
+    };
+    let world = World::new(open(&dir));
+    let tenant = world.tenant("acme").await.unwrap();
+    let running = world.leased(&tenant).await.unwrap();
+    let ballast = dir.join("ballast");
+    let mut refused = 0;
+    for round in 0..3 {
+        // Others fill the disk to the last byte.
+        let file = std::fs::File::create(&ballast).unwrap();
+        let mut len = 64 << 20;
+        while len > 0 {
+            let at = file.metadata().unwrap().len();
+            let none = rustix::fs::FallocateFlags::empty();
+            match rustix::fs::fallocate(&file, none, at, len) {
+                Ok(()) => {}
+                Err(_) => len /= 2,
+            }
+        }
+        // New work: taken only as long as there is room in what is allocated already, then refused.
+        let mut last = None;
+        for _ in 0..5_000 {
+            let (admission, life) = world.admission(&tenant, 10, None).unwrap();
+            match world.store.admit(admission).await {
+                Ok(_) => {}
+                Err(StoreError::Unwritable(_)) => {
+                    last = Some(life.run);
+                    break;
+                }
+                Err(other) => panic!("round {round}: {other:?}"),
+            }
+        }
+        let last = last.expect("a full disk must refuse");
+        refused += 1;
+        let absent = world.store.run(None, last).await;
+        assert!(matches!(absent, Err(StoreError::NotFound("run"))));
+        // Reads go on.
+        assert_eq!(world.store.tenants().await.unwrap().len(), 1);
+        world.whole(&running.run).await.unwrap();
+        // What runs can still end: the first round has the reserve for it.
+        if round == 0 {
+            world.finish(running.clone()).await.unwrap();
+            world.whole(&running.run).await.unwrap();
+        }
+        drop(file);
+        std::fs::remove_file(&ballast).unwrap();
+        // Room again: it goes on by itself.
+        let life = world.leased(&tenant).await.unwrap();
+        world.whole(&life.run).await.unwrap();
+        world.whole_log(&tenant).await.unwrap();
+    }
+    assert_eq!(refused, 3);
+    println!("all rounds done");
+}
+
+#[test]
+fn p87_a_full_disk_refuses_new_work_lets_work_end_and_mends_itself() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP p87_a_full_disk_refuses_new_work: needs root to mount a small disk");
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = "mount -t tmpfs -o size=40m none \"$0\" && exec \"$@\"";
+    let dir = scratch.path().display().to_string();
+    let before = ["unshare", "-m", "sh", "-c", mount, &dir];
+    let child = child::start("disk::on_a_small_disk", "disk", scratch.path(), &before);
+    let done = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{text}");
+    assert!(text.contains("all rounds done"), "{text}");
+}
+
+#[tokio::test]
+async fn p71_a_failing_append_is_told_and_nothing_of_it_stays() {
+    let scratch = Scratch::new();
+    let broken = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&broken);
+    let options = Options {
+        faults: Some(Arc::new(move |point, name| {
+            point == Point::Written && name == "append" && fails.load(Ordering::Relaxed)
+        })),
+        ..Options::new(scratch.path())
+    };
+    let world = World::new(Arc::new(SqliteStore::open(options).unwrap()));
+    let tenant = world.tenant("acme").await.unwrap();
+    let mut life = world.leased(&tenant).await.unwrap();
+    let head = world.whole(&life.run).await.unwrap();
+    broken.store(true, Ordering::Relaxed);
+    let event = life.step().unwrap();
+    let append = || {
+        world
+            .store
+            .append(life.run.clone(), life.epoch, vec![event.clone()])
+    };
+    assert!(matches!(append().await, Err(StoreError::Engine(_))));
+    assert_eq!(world.whole(&life.run).await.unwrap(), head);
+    // Others are not taken along.
+    world.leased(&tenant).await.unwrap();
+    broken.store(false, Ordering::Relaxed);
+    append().await.unwrap();
+    assert_eq!(world.whole(&life.run).await.unwrap(), life.chain.head());
+}
+
+#[test]
+fn what_is_no_database_of_ours_is_refused_and_left_alone() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("store.db");
+    let noise: Vec<u8> = (0..20_000_u32).map(|at| (at * 7 % 253) as u8).collect();
+    std::fs::write(&path, &noise).unwrap();
+    let opened = SqliteStore::open(Options::new(scratch.path()));
+    assert!(matches!(opened, Err(OpenError::Damaged { .. })));
+    assert!(std::fs::read(&path).unwrap() == noise, "it was changed");
+
+    std::fs::remove_file(&path).unwrap();
+    let foreign = rusqlite::Connection::open(&path).unwrap();
+    foreign.execute_batch("CREATE TABLE theirs (x)").unwrap();
+    drop(foreign);
+    let opened = SqliteStore::open(Options::new(scratch.path()));
+    assert!(matches!(opened, Err(OpenError::Damaged { .. })));
+}
+
+#[test]
+fn a_newer_format_is_refused_with_both_numbers() {
+    let scratch = Scratch::new();
+    drop(SqliteStore::open(Options::new(scratch.path())).unwrap());
+    let path = scratch.path().join("store.db");
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.pragma_update(None, "user_version", 99).unwrap();
+    drop(conn);
+    let text = match SqliteStore::open(Options::new(scratch.path())) {
+        Err(error @ OpenError::Newer { found: 99, .. }) => error.to_string(),
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("it was opened"),
+    };
+    assert!(
+        text.contains("format 99") && text.contains("up to 1"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn damage_is_told_and_never_read_as_something_else() {
+    let scratch = Scratch::new();
+    let world = World::new(open(scratch.path()));
+    let tenant = world.tenant("acme").await.unwrap();
+    let life = world.leased(&tenant).await.unwrap();
+    drop(world);
+    // By hand, past the triggers that refuse it.
+    let conn = rusqlite::Connection::open(scratch.path().join("store.db")).unwrap();
+    let refused = conn.execute("UPDATE events SET event = x'7b7d'", []);
+    assert!(
+        refused.is_err(),
+        "an event was changed in spite of its trigger"
+    );
+    conn.execute_batch(
+        "DROP TRIGGER events_stay; UPDATE events SET event = x'7b7d' WHERE seq = 1;",
+    )
+    .unwrap();
+    drop(conn);
+    let store = open(scratch.path());
+    let events = store.events(life.run.clone(), 0).await;
+    assert!(matches!(events, Err(StoreError::Damaged(_))), "{events:?}");
+    let rows = store.runs(RunFilter {
+        limit: 5,
+        ..RunFilter::default()
+    });
+    assert_eq!(rows.await.unwrap().len(), 1);
+}
+
+#[test]
+fn its_files_are_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("state");
+    let _store = open(&dir);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
+    for entry in std::fs::read_dir(&dir).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path) & 0o077, 0, "{}", path.display());
+    }
+}
