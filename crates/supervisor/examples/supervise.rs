@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use leasehold_supervisor::{Config, IDLE_EXIT, paths::Paths};
+use leasehold_supervisor::{Config, IDLE_EXIT, paths::Paths, retention::Retention};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -17,9 +17,13 @@ fn main() -> ExitCode {
     let idle = idle
         .and_then(|ms| ms.parse().ok())
         .map(Duration::from_millis);
+    let Ok(retention) = Retention::from_env() else {
+        return ExitCode::from(2);
+    };
     leasehold_supervisor::main(Config {
         paths,
         agent: agent.leak(),
+        retention,
         idle_exit: idle.unwrap_or(IDLE_EXIT),
         scope: true,
     })

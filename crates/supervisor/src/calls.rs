@@ -18,7 +18,7 @@ use crate::log;
 use crate::records::{Blank, RecordError};
 use crate::run::{Collection, Exec, Run};
 use crate::sandbox::Role;
-use crate::server::Server;
+use crate::server::{Server, Timer};
 use crate::source::Key;
 use crate::spool::Spool;
 
@@ -99,6 +99,7 @@ impl Server {
         let pid = std::process::id();
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.greeted = version == VERSION;
+            self.timers.clear(Timer::Hello(from));
         }
         // The version is told in any case, so that the caller can say what is wrong.
         self.notify(
@@ -372,6 +373,11 @@ impl Server {
     fn attach_finished(&mut self, from: Key, tag: u64, run: &RunId) -> Answer {
         let missing = || refuse(ErrorKind::NotFound, format!("run `{run}` is not there"));
         let record = self.records.read(run).ok().flatten().ok_or_else(missing)?;
+        if record.pruned_unix_ms.is_some() {
+            let message = format!("the output of run `{run}` was pruned by the rule of retention");
+            return Err(refuse(ErrorKind::NotFound, message)
+                .hint("`leasehold show` tells how it ended and when its output was pruned"));
+        }
         let folder = self.records.folder(run).map_err(|_| missing())?;
         let spools = ["stdout", "stderr"].map(|name| folder.read_spool(name));
         let fds: Vec<OwnedFd> = spools.into_iter().filter_map(Result::ok).collect();

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use leasehold_protocol::socket::{FDS_MAX, FrameError, FrameReader, encode_frame, send_with_fds};
 use leasehold_protocol::supervisor::{Call, Event, Notice};
@@ -30,6 +31,10 @@ pub(crate) struct Connection {
     queue: VecDeque<Chunk>,
     queued: usize,
     sent: usize,
+    /// The process that connected.
+    pub(crate) peer: i32,
+    /// When it said something last.
+    pub(crate) heard: Instant,
     /// Whether the caller has said hello.
     pub(crate) greeted: bool,
     /// Whether epoll waits for room in the socket.
@@ -42,9 +47,11 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Takes an accepted socket, which must not block.
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd, peer: i32) -> Self {
         Self {
             socket,
+            peer,
+            heard: Instant::now(),
             reader: FrameReader::new(),
             fds: VecDeque::new(),
             queue: VecDeque::new(),
@@ -62,6 +69,7 @@ impl Connection {
     /// # Errors
     /// When the socket fails or the caller breaks the protocol.
     pub(crate) fn fill(&mut self) -> Result<bool, FrameError> {
+        self.heard = Instant::now();
         match self.reader.fill(&self.socket) {
             Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
             other => other,
@@ -81,6 +89,11 @@ impl Connection {
             return Err(FrameError::TooManyFds);
         }
         Ok(Some(call))
+    }
+
+    /// Whether nothing is on its way to the caller and it follows nothing.
+    pub(crate) fn owes_nothing(&self) -> bool {
+        self.queue.is_empty() && self.follows.is_empty()
     }
 
     /// Takes the descriptor that came with a call.
@@ -142,7 +155,7 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (caller, ours) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        (caller, Connection::new(ours))
+        (caller, Connection::new(ours, 1))
     }
 
     fn output(count: u64) -> Event {

@@ -8,6 +8,7 @@
 //! Start reading at [`main`], then `server.rs` (the loop) and `step.rs` (how a run moves).
 
 mod admit;
+mod callers;
 mod calls;
 pub mod collector;
 mod conclude;
@@ -24,8 +25,10 @@ mod make;
 mod order;
 pub mod paths;
 mod pool;
+mod prune;
 pub mod records;
 mod remove;
+pub mod retention;
 mod rootless;
 mod run;
 mod sandbox;

@@ -262,6 +262,7 @@ impl Server {
                 self.stop();
             }
         }
+        self.slots_lost(&lost);
         for (at, key) in lost.into_iter().enumerate() {
             // It is at one order at a time, the oldest.
             if let Some(sandbox) = self.sandboxes.get_mut(&key) {

@@ -46,6 +46,13 @@ pub(crate) struct Pool {
     waiters: Vec<(Key, u64)>,
 }
 
+impl Pool {
+    /// Connections that wait until it is full.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = Key> {
+        self.waiters.iter().map(|(key, _)| *key)
+    }
+}
+
 /// Whether a slot made for `pool` can serve `wanted`: what is fixed when a sandbox is made must be
 /// equal; the rest is applied at the claim.
 fn fits(pool: &SandboxSpec, have: &Limits, wanted: &SandboxSpec, limits: &Limits) -> bool {
@@ -172,6 +179,22 @@ impl Server {
         pool.ready.retain(|ready| *ready != slot);
         let key = pool.key;
         self.give_up(key, "its sandboxes die before they are parked");
+    }
+
+    /// Slots were lost with their spawner: one failure for each pool, however many were in the making.
+    pub(crate) fn slots_lost(&mut self, slots: &[Key]) {
+        let mut hit = Vec::new();
+        for pool in &mut self.pools {
+            let before = pool.making.len();
+            pool.making.retain(|making| !slots.contains(making));
+            if pool.making.len() < before {
+                pool.failures += 1;
+                hit.push(pool.key);
+            }
+        }
+        for key in hit {
+            self.give_up(key, "the spawner dies while it makes its sandboxes");
+        }
     }
 
     fn give_up(&mut self, key: Key, why: &str) {

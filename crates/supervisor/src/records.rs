@@ -10,6 +10,8 @@
 //! half of one, and no file system flushes anything on the way. There is no fsync: a power cut ends
 //! every sandbox anyway, and then the record may be an older one.
 
+mod prune;
+
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -29,6 +31,7 @@ const RECORD: &str = "record.json";
 /// The record file that is written next.
 const NEXT: &str = "record.next";
 const SPOOLS: [&str; 2] = ["stdout", "stderr"];
+const ARTIFACTS: &str = "artifacts";
 
 /// Why a record cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -251,6 +254,11 @@ impl Records {
         Ok(records)
     }
 
+    /// Every run.
+    pub(crate) fn all(&self) -> Result<Vec<RunId>, RecordError> {
+        ids(&self.runs)
+    }
+
     /// Ids that start with `prefix`, at most two: none, the one meant, or proof that it is not unique.
     ///
     /// # Errors
@@ -293,6 +301,11 @@ fn ids(directory: &OwnedFd) -> Result<Vec<RunId>, RecordError> {
         }
     }
     Ok(found)
+}
+
+fn open_inside(directory: &OwnedFd, name: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(directory, name, flags, Mode::empty())
 }
 
 fn to_bytes(record: &RunRecord) -> Result<Vec<u8>, serde_json::Error> {
@@ -381,9 +394,8 @@ impl RunFolder {
     /// # Errors
     /// When it is there already or the file system refuses.
     pub fn make_artifacts(&self) -> io::Result<OwnedFd> {
-        mkdirat(&self.directory, "artifacts", Mode::from_raw_mode(0o700))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.directory, "artifacts", flags, Mode::empty())?)
+        mkdirat(&self.directory, ARTIFACTS, Mode::from_raw_mode(0o700))?;
+        Ok(open_inside(&self.directory, ARTIFACTS)?)
     }
 }
 
@@ -411,7 +423,9 @@ mod tests {
             stdout: Default::default(),
             stderr: Default::default(),
             artifacts: Vec::new(),
+            may_execute_on_host: None,
             cleanup: None,
+            pruned_unix_ms: None,
         }
     }
 
@@ -423,9 +437,7 @@ mod tests {
         let records = Records::open(&paths).unwrap();
         let other = SandboxId::from_entropy(&[9; 13]);
         let mut first = record(1);
-            may_execute_on_host: None,
         let mut spares = Spares::open(&paths).unwrap();
-            pruned_unix_ms: None,
         let mut begin =
             |record: &RunRecord| records.begin(records.blank(&other, &mut spares).unwrap(), record);
         let (mut folder, _spools) = begin(&first).unwrap();

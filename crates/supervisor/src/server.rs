@@ -23,6 +23,7 @@ use crate::paths::Paths;
 use crate::pool::Pool;
 use crate::records::Records;
 use crate::remove::Stuck;
+use crate::retention::{Pruner, Retention};
 use crate::run::Run;
 use crate::sandbox::{Role, Sandbox};
 use crate::source::{Happening, Key, Source, Sources};
@@ -31,8 +32,6 @@ use crate::start::SpawnerSeed;
 use crate::timer::Timers;
 use crate::uids::Uids;
 
-/// Most connections at one time.
-const CONNECTIONS_MAX: usize = 512;
 /// Descriptors one sandbox with a run holds, rounded up; the descriptor limit is divided by it.
 pub(crate) const FDS_PER_SANDBOX: u64 = 24;
 /// Bytes moved from a pipe to its spool in one go.
@@ -68,12 +67,16 @@ pub(crate) enum Timer {
     Ready(Key),
     /// A killed sandbox did not die in time.
     Bound(Key),
+    /// A caller did not say hello in time.
+    Hello(Key),
     /// The spawner did not answer in time.
     Answer,
     /// Try again to remove what did not go.
     Stuck,
     /// A command has had the machine to itself for long enough.
     Refill,
+    /// Look for what is not kept any longer.
+    Prune,
     /// Nothing was to do for a while.
     Idle,
     /// An orderly end took too long.
@@ -92,6 +95,9 @@ pub(crate) struct Server {
     pub(crate) ledger: Ledger,
     pub(crate) records: Records,
     pub(crate) spares: Spares,
+    pub(crate) retention: Retention,
+    /// The pass that is under way.
+    pub(crate) pruner: Option<Pruner>,
     /// Absent for an ordinary user.
     pub(crate) uids: Option<Uids>,
     /// The one range of an ordinary user.
@@ -134,6 +140,7 @@ pub(crate) struct Parts {
     pub(crate) ledger: Ledger,
     pub(crate) records: Records,
     pub(crate) spares: Spares,
+    pub(crate) retention: Retention,
     pub(crate) uids: Option<Uids>,
     pub(crate) own_range: (u32, u32),
     pub(crate) cores: Vec<u32>,
@@ -173,6 +180,8 @@ impl Server {
             ledger: parts.ledger,
             records: parts.records,
             spares: parts.spares,
+            retention: parts.retention,
+            pruner: None,
             uids: parts.uids,
             own_range: parts.own_range,
             cores: parts.cores,
@@ -211,6 +220,7 @@ impl Server {
     /// Works until there is nothing to do any more, or somebody ends it.
     pub(crate) fn serve(mut self) -> io::Result<()> {
         self.start_stuck();
+        self.start_pruning();
         loop {
             self.flush();
             if self.over() {
@@ -309,6 +319,8 @@ impl Server {
             Timer::Answer => self.take_answer(),
             Timer::Stuck => self.retry_stuck(),
             Timer::Refill => {}
+            Timer::Hello(key) => self.on_hello_late(key),
+            Timer::Prune => self.on_prune(),
             Timer::Idle => self.leave_if_alone(),
             Timer::Stop => {}
         }
@@ -398,14 +410,17 @@ impl Server {
             let Ok(socket) = accept_with(listener, flags) else {
                 return;
             };
-            let peer = rustix::net::sockopt::socket_peercred(&socket);
-            let ours = peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid());
-            if !ours || self.connections.len() >= CONNECTIONS_MAX {
+            let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {
+                continue;
+            };
+            let (uid, peer) = (peer.uid, peer.pid.as_raw_nonzero().get());
+            if uid != rustix::process::geteuid() || !self.room_for_caller(peer) {
                 continue;
             }
             let key = self.new_key();
             if self.sources.add(&socket, Source::Connection(key)).is_ok() {
-                self.connections.insert(key, Connection::new(socket));
+                self.connections.insert(key, Connection::new(socket, peer));
+                self.await_hello(key);
             }
         }
     }
@@ -443,6 +458,7 @@ impl Server {
             return;
         };
         self.sources.forget(connection.as_fd());
+        self.timers.clear(Timer::Hello(key));
         for (_, run) in &connection.follows {
             if let Some(run) = self.runs.get_mut(run) {
                 run.followers.retain(|(follower, _)| *follower != key);

@@ -24,6 +24,7 @@ use crate::lock::Lock;
 use crate::log;
 use crate::paths::Paths;
 use crate::records::Records;
+use crate::retention::Retention;
 use crate::rootless;
 use crate::scratch;
 use crate::server::{FDS_PER_SANDBOX, Parts, Server};
@@ -46,6 +47,8 @@ pub struct Config {
     pub agent: &'static [u8],
     /// How long it stays with nothing to do.
     pub idle_exit: Duration,
+    /// How long what runs leave is kept.
+    pub retention: Retention,
     /// Whether systemd may be asked for control groups where none can be made otherwise.
     pub scope: bool,
 }
@@ -156,6 +159,7 @@ fn run(config: Config) -> Result<(), StartError> {
         capacity,
         signals,
         idle_exit: config.idle_exit,
+        retention: config.retention,
         stuck,
         paths,
     };

@@ -72,7 +72,7 @@ impl Supervisor {
         Self::start_with(test, &[])
     }
 
-    /// Starts one with further environment variables.
+    /// Starts one with further environment variables; of them `NOFILE` is its limit of open files.
     pub(crate) fn start_with(test: &str, variables: &[(&str, &str)]) -> Option<Self> {
         let programs = programs(test)?;
         let home = std::env::temp_dir().join(format!("leasehold-{test}-{}", std::process::id()));
@@ -101,8 +101,16 @@ impl Supervisor {
 
     /// Starts a successor without the variables of the first.
     pub(crate) fn succeed(&mut self) {
-        self.variables.clear();
+        self.succeed_with(&[]);
+    }
+
+    /// Starts a successor with other variables. It has swept when this returns.
+    pub(crate) fn succeed_with(&mut self, variables: &[(&str, &str)]) {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.variables = variables.iter().map(owned).collect();
         self.child = spawn(&self.paths, &self.programs, &self.variables);
+        // It listens before it sweeps, and answers afterwards.
+        drop(self.connect());
     }
 
     /// Starts another for the same directories.
@@ -223,7 +231,8 @@ fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, Str
         .append(true)
         .open(paths.state().parent().unwrap().join("log"))
         .unwrap();
-    let mut child = command(paths, programs)
+    let limit = variables.iter().find(|(name, _)| name == "NOFILE");
+    let mut child = limited(command(paths, programs), limit.map(|(_, most)| most))
         .envs(variables.iter().map(|(n, v)| (n, v)))
         .stdout(Stdio::piped())
         .stderr(log)
@@ -238,6 +247,19 @@ fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, Str
         .expect("the supervisor does not start");
     assert_eq!(&word, b"ready\n");
     child
+}
+
+/// The same command under a limit of open files, set by a shell.
+fn limited(command: Command, most: Option<&String>) -> Command {
+    let Some(most) = most else { return command };
+    let mut shell = Command::new("/bin/sh");
+    shell
+        .args(["-c", &format!("ulimit -n {most}; exec \"$@\""), "sh"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .envs(command.get_envs().filter_map(|(n, v)| Some((n, v?))))
+        .stdin(Stdio::null());
+    shell
 }
 
 fn command(paths: &Paths, programs: &(PathBuf, PathBuf)) -> Command {

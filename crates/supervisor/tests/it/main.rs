@@ -1,7 +1,8 @@
 //! The supervisor from outside: a real one per test, driven over its socket as root.
 //! `ends`: every way a run can end. `streams`: output and input. `life`: sandboxes, pools, attach,
-//! status, stop. `crash`: kill -9 at each stage, sweeps, removal that fails. New tests go where
-//! their subject is; `speed` prints figures and asserts none.
+//! status, stop. `callers`: many of them. `crash`: kill -9 at each stage, sweeps, removal that fails.
+//! `spawner`: its deaths. `stuck`: sandboxes that outlive their kill. `retention`: what runs left,
+//! and when it goes. New tests go where their subject is; `speed` prints figures and asserts none.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,9 +11,13 @@
     reason = "all of it is test code"
 )]
 
+mod callers;
 mod crash;
 mod ends;
 mod harness;
 mod life;
+mod retention;
+mod spawner;
 mod speed;
 mod streams;
+mod stuck;
