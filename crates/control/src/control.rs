@@ -3,20 +3,25 @@
 //! Every method takes who asks, checks what its role allows, and knows only that tenant's things: what is
 //! another's is `not_found`, like what is not there.
 
+mod follow;
+mod runs;
+
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::error::{ErrorKind, PublicError};
-use leasehold_core::event::Event;
 use leasehold_core::id::{RunId, SandboxId};
-use leasehold_core::record::Artifact;
-use leasehold_core::run_contract::RunContract;
 use leasehold_core::stage::StageTime;
-use leasehold_core::tenant::Principal;
+use leasehold_core::tenant::{Operation, Principal};
 pub use leasehold_store::seam::{RunFilter, RunRow};
 use serde_json::Value;
 
+pub use self::follow::Follower;
+use crate::access::allowed;
+use crate::auth;
+use crate::engine::Engine;
 use crate::request::RunRequest;
 
 /// What became of a submission.
@@ -116,17 +121,8 @@ pub enum Update {
 
 /// The control plane of one daemon.
 #[derive(Debug, Clone)]
-pub struct Control {}
-
-/// A run being followed.
-#[derive(Debug)]
-pub struct Follower {}
-
-impl Follower {
-    /// The next update and where it leaves the follower; `None` after `Over`.
-    pub async fn next(&mut self) -> Option<(Update, Cursor)> {
-        None
-    }
+pub struct Control {
+    pub(crate) engine: Arc<Engine>,
 }
 
 fn not_yet<T>() -> Result<T, PublicError> {
@@ -137,12 +133,19 @@ fn not_yet<T>() -> Result<T, PublicError> {
 }
 
 impl Control {
+    /// A façade over an engine that was started.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
     /// Who a token belongs to. Whatever is wrong with it, the answer and its cost are the same.
     ///
     /// # Errors
     /// `unauthenticated`.
-    pub async fn authenticate(&self, _token: &str) -> Result<Principal, PublicError> {
-        not_yet()
+    pub async fn authenticate(&self, token: &str) -> Result<Principal, PublicError> {
+        let parts = &self.engine.parts;
+        auth::authenticate(parts.store.as_ref(), token, parts.clock.unix_ms()).await
     }
 
     /// Admits a run durably and queues it (invariant I1). The key is the caller's own, of its tenant.
@@ -152,133 +155,11 @@ impl Control {
     /// queue or too many in a minute.
     pub async fn submit(
         &self,
-        _who: &Principal,
+        who: &Principal,
         _request: RunRequest,
         _idempotency: Option<String>,
     ) -> Result<Submitted, PublicError> {
-        not_yet()
-    }
-
-    /// Waits for a run, at most so long, and gives it as it is then.
-    ///
-    /// # Errors
-    /// `not_found`.
-    pub async fn wait(
-        &self,
-        _who: &Principal,
-        _run: &RunId,
-        _until: Until,
-        _patience: Duration,
-    ) -> Result<RunRow, PublicError> {
-        not_yet()
-    }
-
-    /// Follows a run from a place on, also when it is over.
-    ///
-    /// # Errors
-    /// `not_found`.
-    pub async fn follow(
-        &self,
-        _who: &Principal,
-        _run: &RunId,
-        _from: Cursor,
-    ) -> Result<Follower, PublicError> {
-        not_yet()
-    }
-
-    /// Asks for the end of a run. Idempotent.
-    ///
-    /// # Errors
-    /// `not_found`.
-    pub async fn cancel(&self, _who: &Principal, _run: &RunId) -> Result<RunRow, PublicError> {
-        not_yet()
-    }
-
-    /// One run.
-    ///
-    /// # Errors
-    /// `not_found`.
-    pub async fn run(&self, _who: &Principal, _run: &RunId) -> Result<RunRow, PublicError> {
-        not_yet()
-    }
-
-    /// Runs of the caller's tenant, newest first; `filter.tenant` is for operators alone.
-    ///
-    /// # Errors
-    /// `forbidden` for another tenant's.
-    pub async fn runs(
-        &self,
-        _who: &Principal,
-        _filter: RunFilter,
-    ) -> Result<Vec<RunRow>, PublicError> {
-        not_yet()
-    }
-
-    /// What was fixed at admission.
-    ///
-    /// # Errors
-    /// `not_found`.
-    pub async fn contract(
-        &self,
-        _who: &Principal,
-        _run: &RunId,
-    ) -> Result<RunContract, PublicError> {
-        not_yet()
-    }
-
-    /// Events of a run's chain from `from`, at most 500.
-    ///
-    /// # Errors
-    /// `not_found`.
-    pub async fn audit(
-        &self,
-        _who: &Principal,
-        _run: &RunId,
-        _from: u64,
-    ) -> Result<Vec<Event>, PublicError> {
-        not_yet()
-    }
-
-    /// Bytes of `stdout` or `stderr` from `offset`, at most `most`: from the spool while it runs, from
-    /// the object store afterwards.
-    ///
-    /// # Errors
-    /// `not_found`, also when they were pruned, which the message then says.
-    pub async fn output(
-        &self,
-        _who: &Principal,
-        _run: &RunId,
-        _stream: &str,
-        _offset: u64,
-        _most: usize,
-    ) -> Result<Vec<u8>, PublicError> {
-        not_yet()
-    }
-
-    /// Collected files of a run that is over.
-    ///
-    /// # Errors
-    /// `not_found`; `wrong_state` while it runs.
-    pub async fn artifacts(
-        &self,
-        _who: &Principal,
-        _run: &RunId,
-    ) -> Result<Vec<Artifact>, PublicError> {
-        not_yet()
-    }
-
-    /// Bytes of one collected file, by its place in the list.
-    ///
-    /// # Errors
-    /// `not_found`, also for one that was skipped.
-    pub async fn artifact(
-        &self,
-        _who: &Principal,
-        _run: &RunId,
-        _index: usize,
-        _offset: u64,
-        _most: usize,
-    ) -> Result<Vec<u8>, PublicError> {
+        allowed(who, Operation::Run)?;
         not_yet()
     }
 
@@ -288,9 +169,10 @@ impl Control {
     /// `invalid` when it is too large.
     pub async fn upload(
         &self,
-        _who: &Principal,
+        who: &Principal,
         _bytes: Vec<u8>,
     ) -> Result<leasehold_core::digest::Digest, PublicError> {
+        allowed(who, Operation::Run)?;
         not_yet()
     }
 
@@ -298,7 +180,8 @@ impl Control {
     ///
     /// # Errors
     /// `not_found`; `wrong_state` until it is sealed.
-    pub async fn evidence(&self, _who: &Principal, _run: &RunId) -> Result<String, PublicError> {
+    pub async fn evidence(&self, who: &Principal, _run: &RunId) -> Result<String, PublicError> {
+        allowed(who, Operation::ReadEvidence)?;
         not_yet()
     }
 
@@ -306,23 +189,30 @@ impl Control {
     ///
     /// # Errors
     /// As [`Self::evidence`].
-    pub async fn explain(&self, _who: &Principal, _run: &RunId) -> Result<String, PublicError> {
+    pub async fn explain(&self, who: &Principal, _run: &RunId) -> Result<String, PublicError> {
+        allowed(who, Operation::ReadEvidence)?;
         not_yet()
     }
 
-    /// Whether it can serve: store writable, worker there.
+    /// Whether it can serve: store readable, worker there, not about to end.
     ///
     /// # Errors
     /// What is missing.
     pub async fn ready(&self) -> Result<(), PublicError> {
-        not_yet()
+        self.engine.ready().await
     }
 
     /// Counters in the text form that Prometheus reads. For operators.
     ///
     /// # Errors
     /// `forbidden`.
-    pub async fn metrics(&self, _who: &Principal) -> Result<String, PublicError> {
-        not_yet()
+    pub async fn metrics(&self, who: &Principal) -> Result<String, PublicError> {
+        allowed(who, Operation::Platform)?;
+        Ok(self.engine.print_metrics())
+    }
+
+    /// Ends it for now; see [`Engine::drain`].
+    pub async fn drain(&self, bound: Duration) {
+        self.engine.drain(bound).await;
     }
 }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use leasehold_core::end::CancelledBy;
 use leasehold_core::id::{KeyId, RunId, SandboxId};
 use leasehold_core::name::Name;
-use leasehold_core::outcome::RunState;
 use leasehold_core::stage::StageTime;
 use leasehold_store::seam::RunRow;
 use tokio::sync::watch;
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Note {
     Queued { ahead: u32 },
-    Start { sandbox: SandboxId },
+    Start { sandbox: SandboxId, warm: bool },
     Stage(StageTime),
 }
 
@@ -85,11 +84,6 @@ impl Live {
         self.seen.borrow().row.clone()
     }
 
-    /// Whether the outcome is fixed.
-    pub(crate) fn over(&self) -> bool {
-        self.seen.borrow().row.state.is_over()
-    }
-
     /// Asks for its end; the first wish stands.
     pub(crate) fn ask_end(&self, cancel: Cancel) {
         self.cancel.send_if_modified(|wish| {
@@ -117,10 +111,5 @@ impl Live {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
-    }
-
-    /// Moves it to a state.
-    pub(crate) fn enter(&self, state: RunState) {
-        self.see(|seen| seen.row.state = state);
     }
 }

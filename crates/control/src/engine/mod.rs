@@ -102,6 +102,25 @@ impl Engine {
         locked(&self.stuck).insert(run, why);
     }
 
+    /// The test hooks of this process.
+    pub(crate) fn failpoints(&self) -> &Failpoints {
+        &self.failpoints
+    }
+
+    /// Whether it can serve.
+    pub(crate) async fn ready(&self) -> Result<(), PublicError> {
+        if self.draining() {
+            return Err(about_to_end());
+        }
+        let tenants = self.parts.store.tenants().await;
+        tenants.map_err(|error| error.public())?;
+        let running = self.parts.backend.running().await;
+        running.map(drop).map_err(|error| {
+            tracing::warn!(%error, "the worker cannot be asked");
+            PublicError::new(ErrorKind::Unavailable, "the worker cannot be asked")
+        })
+    }
+
     /// Runs that are stuck and why. They are shown, never tried again by themselves.
     pub fn stuck(&self) -> Vec<(RunId, String)> {
         let stuck = locked(&self.stuck);

@@ -3,15 +3,19 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::digest::Digest;
+use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::RunFact;
 use leasehold_core::id::RunId;
 use leasehold_core::outcome::StoredStream;
 use leasehold_core::record::{Artifact, RunRecord, StreamRecord};
+use leasehold_store::seam::RunRow;
 
 use super::Engine;
+use super::live::Live;
 use super::metrics::count;
 
 /// Longest output of a tool that is read as one structured value.
@@ -57,7 +61,54 @@ pub(crate) fn read_start(file: &File, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
+/// Reads what is there from an offset on, at most so many bytes.
+fn read_some(file: &File, offset: u64, most: usize) -> io::Result<Vec<u8>> {
+    let mut content = vec![0; most];
+    let mut got = 0;
+    while got < most {
+        match file.read_at(&mut content[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(more) => got += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    content.truncate(got);
+    Ok(content)
+}
+
 impl Engine {
+    /// Bytes of standard output (0) or standard error (1) of a run from `offset`, at most `most`: from the
+    /// spool while it is carried, from the object store afterwards.
+    ///
+    /// # Errors
+    /// `not_found` when they are not kept any more.
+    pub(crate) async fn read_output(
+        &self,
+        live: Option<&Arc<Live>>,
+        row: &RunRow,
+        which: usize,
+        offset: u64,
+        most: usize,
+    ) -> Result<Vec<u8>, PublicError> {
+        if let Some(spools) = live.and_then(|live| live.spools()) {
+            return read_some(&spools[which], offset, most).map_err(|error| {
+                let message = format!("the output cannot be read: {error}");
+                PublicError::new(ErrorKind::Unavailable, message)
+            });
+        }
+        let stored = row.outcome.as_ref().and_then(|outcome| match which {
+            0 => outcome.stdout,
+            _ => outcome.stderr,
+        });
+        match stored {
+            Some(stored) if stored.stream.kept > offset => {
+                self.parts.objects.read(stored.digest, offset, most).await
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// Keeps both streams and every collected file of a run. What cannot be kept in time is missing from the
     /// result, which then says so; it is counted.
     pub(crate) async fn keep(&self, run: &RunId, record: &RunRecord, spools: &[File; 2]) -> Kept {

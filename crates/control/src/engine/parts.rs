@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,9 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::plan::OutputCheck;
 
+/// Bytes that are copied to the object store at once.
+const COPIED_AT_ONCE: u64 = 1 << 20;
+
 /// Something a part is doing.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, PublicError>> + Send + 'a>>;
 
@@ -39,6 +43,36 @@ pub trait Objects: Send + Sync + 'static {
     /// # Errors
     /// `not_found` when it was never there or is no more.
     fn read(&self, digest: Digest, offset: u64, most: usize) -> Doing<'_, Vec<u8>>;
+}
+
+impl Objects for leasehold_store::objects::Objects {
+    fn put(&self, file: File, bytes: u64) -> Doing<'_, Digest> {
+        Box::pin(async move {
+            let mut upload = self.upload(bytes);
+            let mut offset = 0;
+            while offset < bytes {
+                let piece = (bytes - offset).min(COPIED_AT_ONCE);
+                let mut buffer = vec![0; usize::try_from(piece).unwrap_or(usize::MAX)];
+                file.read_exact_at(&mut buffer, offset).map_err(|error| {
+                    let message = format!("{bytes} bytes cannot be kept: {error} at {offset}");
+                    PublicError::new(ErrorKind::Unavailable, message)
+                })?;
+                let written = upload.write(&buffer).await;
+                written.map_err(|error| error.public())?;
+                offset += piece;
+            }
+            let stored = upload.finish().await.map_err(|error| error.public())?;
+            Ok(stored.digest)
+        })
+    }
+
+    fn read(&self, digest: Digest, offset: u64, most: usize) -> Doing<'_, Vec<u8>> {
+        Box::pin(async move {
+            let end = offset.saturating_add(most as u64);
+            let read = leasehold_store::objects::Objects::read(self, &digest, offset..end).await;
+            read.map_err(|error| error.public())
+        })
+    }
 }
 
 /// What a signed statement says.

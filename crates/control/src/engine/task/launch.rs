@@ -144,18 +144,15 @@ impl Task {
 
     /// Notes that it is there and where its output is.
     pub(super) fn take_up(&self, execution: Execution) -> Execution {
-        let sandbox = execution.sandbox.clone();
-        if let (Ok(stdout), Ok(stderr)) =
-            (execution.stdout.try_clone(), execution.stderr.try_clone())
-        {
+        let (sandbox, warm) = (execution.sandbox.clone(), execution.warm);
+        let spools = (execution.stdout.try_clone(), execution.stderr.try_clone());
+        if let (Ok(stdout), Ok(stderr)) = spools {
             self.live.set_spools([stdout, stderr]);
         }
         self.live.see(|seen| {
-            seen.row.sandbox = Some(sandbox.clone());
-            let known =
-                |note: &Note| matches!(note, Note::Start { sandbox: known } if *known == sandbox);
-            if !seen.notes.iter().any(known) {
-                seen.notes.push(Note::Start { sandbox });
+            let known = seen.row.sandbox.replace(sandbox.clone());
+            if known.as_ref() != Some(&sandbox) {
+                seen.notes.push(Note::Start { sandbox, warm });
             }
         });
         execution
