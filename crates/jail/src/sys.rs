@@ -186,6 +186,19 @@ pub fn reset_signals() -> io::Result<()> {
     change_mask(libc::SIG_SETMASK, &[])
 }
 
+/// Ignores `SIGPIPE`, as the runtime of this language does at its start: a broken pipe is an error
+/// then, and no end.
+///
+/// # Errors
+/// As `sigaction(2)`.
+pub fn ignore_broken_pipes() -> io::Result<()> {
+    // SAFETY: sets a disposition that runs no code of ours.
+    if unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 fn change_mask(how: libc::c_int, signals: &[i32]) -> io::Result<()> {
     let set = signal_set(signals);
     // SAFETY: `set` is initialized and lives through the call.

@@ -143,6 +143,9 @@ fn told(report: &SweepReport) -> String {
     for group in &report.groups {
         text.push_str(&format!("control group {} {done}\n", voice::clean(group)));
     }
+    if report.socket {
+        text.push_str(&format!("socket of a dead supervisor {done}\n"));
+    }
     text
 }
 

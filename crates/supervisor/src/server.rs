@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_jail::cgroup::Cgroups;
-use leasehold_jail::spawn::Spawner;
+use leasehold_jail::spawn::{SpawnError, Spawner};
 use leasehold_protocol::supervisor::Event;
 
 use crate::admit::Host;
@@ -59,11 +59,11 @@ pub(crate) enum Timer {
     Hold(Key),
     /// The collector took too long.
     Collector(Key),
-    /// A sandbox was not parked in time.
     /// A look of a lookout took too long.
     Lookout(Key),
     /// The program that makes a sandbox's disk took too long.
     Format(Key),
+    /// A sandbox was not parked in time.
     Ready(Key),
     /// A killed sandbox did not die in time.
     Bound(Key),
@@ -120,6 +120,8 @@ pub(crate) struct Server {
     pub(crate) capacity: usize,
     pub(crate) buffer: Box<[u8]>,
     pub(crate) stopping: bool,
+    /// It ends since it cannot work.
+    failed: bool,
     /// Calls that wait for the end.
     pub(crate) stoppers: Vec<(Key, u64)>,
     /// What a successor of the spawner is started with.
@@ -199,6 +201,7 @@ impl Server {
             capacity: parts.capacity,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             stopping: false,
+            failed: false,
             stoppers: Vec::new(),
             spawner_seed: parts.spawner_seed,
             listener: Some(parts.listener),
@@ -247,6 +250,9 @@ impl Server {
             }
         }
         self.say_goodbye();
+        if self.failed {
+            return Err(io::Error::other("no sandbox can be made here"));
+        }
         Ok(())
     }
 
@@ -277,6 +283,7 @@ impl Server {
                 while rustix::io::read(&self.signals, &mut bytes).is_ok_and(|count| count > 0) {}
                 self.stop();
             }
+            Source::Spawner | Source::Answer if !self.spawner.is_ready() => self.on_spawner_start(),
             Source::Spawner if self.spawner_dead() => self.renew_spawner(),
             Source::Spawner => {}
             Source::Answer => self.on_answer(),
@@ -295,6 +302,8 @@ impl Server {
             Source::Oom(key) => self.on_oom(key),
             Source::Stream(key, which) => self.on_stream(key, which),
             Source::Collector(key) => self.on_collector(key),
+            Source::Lookout(key) => self.on_lookout(key),
+            Source::Format(key) => self.on_formatted(key),
         }
     }
 
@@ -312,8 +321,8 @@ impl Server {
                 self.step(key);
             }
             Timer::Collector(key) => self.on_collector(key),
-            Source::Lookout(key) => self.on_lookout(key),
-            Source::Format(key) => self.on_formatted(key),
+            Timer::Lookout(key) => self.on_lookout(key),
+            Timer::Format(key) => self.on_format_late(key),
             Timer::Ready(key) => self.fail_sandbox(key, "it was not ready within 10 s".to_owned()),
             Timer::Bound(key) => self.on_overdue(key),
             Timer::Answer => self.take_answer(),
@@ -333,8 +342,6 @@ impl Server {
         self.accept();
         if self.connections.is_empty() {
             self.listener = None;
-            Timer::Lookout(key) => self.on_lookout(key),
-            Timer::Format(key) => self.on_format_late(key),
             return;
         }
         match crate::start::listen(&self.paths) {
@@ -376,6 +383,7 @@ impl Server {
         // What was busy when it was removed may have ended since.
         self.hurry_stuck();
         self.cgroups.remove_base();
+        self.spares.clear();
         if let Some(uids) = &mut self.uids {
             uids.close();
         }
@@ -388,6 +396,30 @@ impl Server {
             Some(answers) => self.sources.add(answers, Source::Answer),
             None => Ok(()),
         }
+    }
+
+    /// The first spawner has built its template, or cannot. Then nothing can be made here at all: who
+    /// waits is told, and we go.
+    fn on_spawner_start(&mut self) {
+        let error = match self.spawner.await_ready() {
+            Ok(()) => return,
+            // It was killed and said nothing, which need not happen to the next.
+            Err(SpawnError::Gone) => return self.renew_spawner(),
+            Err(error) => error,
+        };
+        log::failure("the spawner cannot be started", &error);
+        self.forget_spawner();
+        let detail = format!("no sandbox can be made here: {error}");
+        let waiting: Vec<Key> = self
+            .ordered
+            .drain(..)
+            .chain(self.waiting.drain(..))
+            .collect();
+        for key in waiting {
+            self.not_made(key, detail.clone());
+        }
+        self.failed = true;
+        self.stop();
     }
 
     /// Whether the spawner of this moment ended: the news may be of the one before.

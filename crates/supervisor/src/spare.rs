@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
 
 use crate::paths::{Paths, open_directory};
 
@@ -23,18 +23,27 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// Opens the directory and removes what a predecessor left in it.
+    /// Opens the directory and removes what a predecessor that was killed left in it.
     pub(crate) fn open(paths: &Paths) -> io::Result<Self> {
         let directory = open_directory(&paths.spare())?;
         for entry in rustix::fs::Dir::read_from(&directory)? {
-            // Directories, `.` and `..` among them, stay.
-            let _ = unlinkat(&directory, entry?.file_name(), AtFlags::empty());
+            let entry = entry?;
+            if entry.file_type() != FileType::Directory {
+                let _ = unlinkat(&directory, entry.file_name(), AtFlags::empty());
+            }
         }
         Ok(Self {
             directory,
             free: Vec::new(),
             next: 0,
         })
+    }
+
+    /// Removes every file that waits. At an end nobody waits for that, as somebody does at a start.
+    pub(crate) fn clear(&mut self) {
+        for spare in self.free.drain(..) {
+            let _ = unlinkat(&self.directory, spare.to_string(), AtFlags::empty());
+        }
     }
 
     /// Has `fill` write a file, which may hold old bytes, and puts it at `name` below a directory,

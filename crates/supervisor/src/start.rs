@@ -1,5 +1,10 @@
-//! Becoming the supervisor: locks, sweep, spawner, socket. Of two starters one wins and the other
+//! Becoming the supervisor: locks, spawner, socket, sweep. Of two starters one wins and the other
 //! leaves with status 0.
+//!
+//! Somebody waits for the first sandbox, and it cannot be made before the spawner has built its
+//! template. So the spawner is forked as early as can be, and all else is done meanwhile: callers
+//! are let in, the agent's program is put in its file, control groups are made, and what a dead
+//! predecessor left is swept. Calls are taken when that is done, orders wait in the spawner's socket.
 //!
 //! The supervisor cannot take `no_new_privs`: as an ordinary user its spawner is mapped by set-uid
 //! programs, and as root every sandbox is made by it. It is not dumpable, so that no process of the
@@ -11,18 +16,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_core::contract::Posture;
-use leasehold_jail::cgroup::{CgroupError, Cgroups, Controls, scope_thinkable};
+use leasehold_jail::cgroup::{CgroupError, Cgroups, scope_thinkable};
 use leasehold_jail::spawn::{RootlessIds, SpawnError, Spawner, SpawnerConfig};
 use leasehold_jail::{landlock, seccomp, termination};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Resource};
 
 use crate::admit::Host;
+use crate::heritage::{self, Shortage};
 use crate::ledger::Ledger;
 use crate::lock::Lock;
 use crate::log;
-use crate::paths::Paths;
+use crate::paths::{Paths, write_whole};
 use crate::records::Records;
 use crate::retention::Retention;
 use crate::rootless;
@@ -59,6 +65,8 @@ pub const IDLE_EXIT: Duration = Duration::from_secs(15);
 /// Why there is no supervisor.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
+    #[error(transparent)]
+    Short(#[from] Shortage),
     #[error(transparent)]
     Sweep(#[from] SweepError),
     #[error("the agent's program cannot be held in memory")]
@@ -107,16 +115,16 @@ fn run(config: Config) -> Result<(), StartError> {
     let paths = config.paths;
     // Of the session of whoever started us, which may end before us; a session leader stays one.
     let _ = rustix::process::setsid();
-    rustix::process::umask(Mode::from_raw_mode(0o077));
+    let limits = heritage::shed()?;
     paths.create().map_err(SweepError::from)?;
     let Some(lock) = Lock::try_take(&paths).map_err(SweepError::from)? else {
         return Ok(());
     };
     let signals = termination::termination_events().map_err(io_error("taking over signals"))?;
-    let capacity = raise_descriptors();
+    let capacity = room_for_sandboxes();
     let root = rustix::process::geteuid().is_root();
     let spawner_seed = SpawnerSeed {
-        agent: hold_agent(config.agent).map_err(StartError::Agent)?,
+        agent: memory_file().map_err(StartError::Agent)?,
         rootless: (!root).then(rootless::find),
     };
     // A scope takes in this process alone, so it comes before the first child.
@@ -124,16 +132,55 @@ fn run(config: Config) -> Result<(), StartError> {
         .then(|| Cgroups::discover_or_ask(paths.instance()))
         .transpose()
         .map_err(StartError::Cgroups)?;
-    // Before there is anything a fork should not have; afterwards nobody may read our memory. It
-    // builds its template while we look around.
+    // Before there is anything a fork should not have; afterwards nobody may read our memory.
     let spawner = spawner_seed.begin().map_err(StartError::Spawner)?;
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    let cgroups = match scoped {
+    let listener = listen(&paths)?;
+    announce(&open_null().map_err(io_error("opening the null device"))?);
+    let early = Early {
+        limits,
+        signals,
+        capacity,
+        spawner_seed,
+        spawner,
+        listener,
+        scoped,
+        idle_exit: config.idle_exit,
+        retention: config.retention,
+    };
+    let socket = paths.socket();
+    let served = go_on(paths, config.agent, &lock, early);
+    if served.is_err() {
+        // Nobody listens there any more, and nobody else can as long as we hold the lock.
+        let _ = std::fs::remove_file(socket);
+    }
+    drop(lock);
+    served
+}
+
+/// What is there before the rest of the start.
+struct Early {
+    /// Hard limits that stay.
+    limits: Vec<String>,
+    signals: OwnedFd,
+    capacity: usize,
+    spawner_seed: SpawnerSeed,
+    spawner: Spawner,
+    listener: OwnedFd,
+    scoped: Option<Cgroups>,
+    idle_exit: Duration,
+    retention: Retention,
+}
+
+/// Does the rest of the start and serves.
+fn go_on(paths: Paths, agent: &[u8], lock: &Lock, early: Early) -> Result<(), StartError> {
+    fill_and_seal(&early.spawner_seed.agent, agent).map_err(StartError::Agent)?;
+    let cgroups = match early.scoped {
         Some(found) => found,
         None => Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?,
     };
     let uids = open_registry(&paths).map_err(SweepError::Uids)?;
-    let (report, stuck) = sweep_locked(&paths, &lock, &cgroups, uids.as_ref(), Depth::Start)?;
+    let (report, stuck) = sweep_locked(&paths, lock, &cgroups, uids.as_ref(), Depth::Start)?;
     if !report.nothing() {
         log::line(&format!(
             "swept {} sandboxes, {} runs, {} uid blocks, {} images of dead predecessors",
@@ -143,31 +190,27 @@ fn run(config: Config) -> Result<(), StartError> {
             report.images.len()
         ));
     }
-    spawner.await_ready().map_err(StartError::Spawner)?;
     let parts = Parts {
-        host: look_at_host(cgroups.can(), cgroups.layout().word(), &spawner_seed),
-        own_range: spawner_seed.block(),
+        host: look_at_host(&cgroups, &early.spawner_seed, early.limits),
+        own_range: early.spawner_seed.block(),
         cores: own_cores(),
         ledger: Ledger::open(&paths).map_err(SweepError::Ledger)?,
         records: Records::open(&paths).map_err(SweepError::from)?,
         spares: Spares::open(&paths).map_err(io_error("opening the spare files"))?,
-        listener: listen(&paths)?,
+        listener: early.listener,
         cgroups,
-        spawner,
-        spawner_seed,
+        spawner: early.spawner,
+        spawner_seed: early.spawner_seed,
         uids,
-        capacity,
-        signals,
-        idle_exit: config.idle_exit,
-        retention: config.retention,
+        capacity: early.capacity,
+        signals: early.signals,
+        idle_exit: early.idle_exit,
+        retention: early.retention,
         stuck,
         paths,
     };
-    announce(&open_null().map_err(io_error("opening the null device"))?);
     let server = Server::new(parts).map_err(StartError::Loop)?;
-    let served = server.serve().map_err(StartError::Loop);
-    drop(lock);
-    served
+    server.serve().map_err(StartError::Loop)
 }
 
 /// What a spawner is started with, any number of times.
@@ -179,7 +222,7 @@ pub(crate) struct SpawnerSeed {
 
 impl SpawnerSeed {
     pub(crate) fn start(&self) -> Result<Spawner, SpawnError> {
-        let spawner = self.begin()?;
+        let mut spawner = self.begin()?;
         spawner.await_ready()?;
         Ok(spawner)
     }
@@ -215,28 +258,23 @@ impl SpawnerSeed {
     }
 }
 
-/// The agent's program in a file that has no name and cannot be changed.
-fn hold_agent(bytes: &[u8]) -> io::Result<OwnedFd> {
+/// A file that has no name, for the agent's program.
+fn memory_file() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = std::fs::File::from(rustix::fs::memfd_create("leasehold-agent", flags)?);
-    file.write_all(bytes)?;
+    Ok(rustix::fs::memfd_create("leasehold-agent", flags)?)
+}
+
+/// Writes the program. It cannot be changed afterwards.
+fn fill_and_seal(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    write_whole(file, bytes)?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
-    Ok(file.into())
+    Ok(rustix::fs::fcntl_add_seals(file, seals)?)
 }
 
 /// Raises the descriptor limit as far as it goes. Returns how many sandboxes fit it.
-fn raise_descriptors() -> usize {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    let now = match rustix::process::setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    let room = now.unwrap_or(1 << 20).saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX;
+fn room_for_sandboxes() -> usize {
+    let now = heritage::raise(Resource::Nofile).unwrap_or(1 << 20);
+    let room = now.saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX;
     usize::try_from(room).unwrap_or(usize::MAX).clamp(1, 16_384)
 }
 
@@ -297,7 +335,8 @@ fn announce(null: &OwnedFd) {
 }
 
 /// What this host can enforce and what every posture has in common.
-fn look_at_host(can: &Controls, layout: &str, seed: &SpawnerSeed) -> Host {
+fn look_at_host(cgroups: &Cgroups, seed: &SpawnerSeed, limits: Vec<String>) -> Host {
+    let (can, layout) = (cgroups.can(), cgroups.layout().word());
     let missing = |there: bool, control: &str| (!there).then(|| can.reason(control).to_owned());
     let root = seed.rootless.is_none();
     let abi = landlock::abi();
@@ -313,6 +352,7 @@ fn look_at_host(can: &Controls, layout: &str, seed: &SpawnerSeed) -> Host {
             gaps.push(gap.to_owned());
         }
     }
+    gaps.extend(limits);
     let kernel = rustix::system::uname();
     Host {
         memory: missing(can.memory, "memory"),

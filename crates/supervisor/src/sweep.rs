@@ -78,6 +78,8 @@ pub struct SweepReport {
     pub images: Vec<String>,
     /// Empty control groups without an entry that were removed, or would be.
     pub groups: Vec<String>,
+    /// A socket nobody listens on was removed, or would be.
+    pub socket: bool,
 }
 
 impl SweepReport {
@@ -95,6 +97,7 @@ impl SweepReport {
             && self.uid_blocks.is_empty()
             && self.images.is_empty()
             && self.groups.is_empty()
+            && !self.socket
     }
 }
 
@@ -114,7 +117,13 @@ pub fn sweep(paths: &Paths, dry_run: bool) -> Result<SweepReport, SweepError> {
     let cgroups = Cgroups::discover(paths.instance()).map_err(SweepError::Cgroups)?;
     let registry = open_registry(paths).map_err(SweepError::Uids)?;
     let depth = if dry_run { Depth::Look } else { Depth::Whole };
-    let (report, _) = sweep_locked(paths, &lock, &cgroups, registry.as_ref(), depth)?;
+    let (mut report, _) = sweep_locked(paths, &lock, &cgroups, registry.as_ref(), depth)?;
+    // Who listens holds the lock that is ours now.
+    report.socket = if dry_run {
+        paths.socket().exists()
+    } else {
+        std::fs::remove_file(paths.socket()).is_ok()
+    };
     cgroups.remove_base();
     Ok(report)
 }

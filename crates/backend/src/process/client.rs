@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::start::{self, Endpoint};
 
-/// How long a supervisor may take to answer the greeting.
-const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a supervisor may take to answer the greeting: one that starts sweeps first.
+const GREETING_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What can go wrong between us and the supervisor.
 #[derive(Debug, thiserror::Error)]
@@ -241,8 +241,15 @@ impl Client {
                 other => return other,
             }
         }
-        let (stream, child) = start::start(endpoint)?;
-        Self::greeted(stream, Some(child))
+        let (stream, mut child) = start::start(endpoint)?;
+        match Self::greeted(stream, None) {
+            // It listens before it knows that it can work.
+            Err(ClientError::Gone) => Err(start::failed(endpoint, &mut child)),
+            other => other.map(|client| Self {
+                child: Some(child),
+                ..client
+            }),
+        }
     }
 
     fn greeted(socket: UnixStream, child: Option<Child>) -> Result<Self, ClientError> {

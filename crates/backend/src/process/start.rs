@@ -32,13 +32,18 @@ pub const RUN_DIR_VAR: &str = "LEASEHOLD_RUN_DIR";
 const LOG_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of the log quoted in an error.
 const LOG_TAIL: u64 = 2_048;
-/// First pause between two looks at the socket, doubled up to [`LOOK_EVERY_MAX`].
-const LOOK_EVERY: Duration = Duration::from_millis(1);
-const LOOK_EVERY_MAX: Duration = Duration::from_millis(32);
+/// Pause between two looks at the socket while our child says nothing. It says when it listens, so
+/// this is for a socket of somebody else's; to look often would take a core from the child.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// First pause once the child is gone, doubled up to [`LOOK_EVERY`].
+const LOOK_SOON: Duration = Duration::from_millis(1);
 /// How long another supervisor that holds the lock may take to listen before ours tries again,
 /// doubled up to [`OTHER_LEADER_MAX`].
 const OTHER_LEADER: Duration = Duration::from_millis(50);
 const OTHER_LEADER_MAX: Duration = Duration::from_secs(1);
+
+/// How long a supervisor that hung up may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Where the supervisor of one state directory is, and how to start it.
 #[derive(Debug, Clone)]
@@ -195,7 +200,7 @@ fn wait(
     deadline: Instant,
     patience: Duration,
 ) -> Result<Option<UnixStream>, ClientError> {
-    let mut pause = LOOK_EVERY;
+    let mut pause = LOOK_SOON;
     let mut left: Option<Instant> = None;
     loop {
         if let Some(stream) = connect(&endpoint.socket())? {
@@ -223,10 +228,32 @@ fn wait(
                 }
             }
         }
-        if !sleep_until_told(&mut ready, pause) {
-            pause = (pause * 2).min(LOOK_EVERY_MAX);
+        if ready.is_some() {
+            sleep_until_told(&mut ready, LOOK_EVERY);
+        } else {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOK_EVERY);
         }
     }
+}
+
+/// Why a child that listened went away before it answered anybody.
+pub(super) fn failed(endpoint: &Endpoint, child: &mut Child) -> ClientError {
+    let deadline = Instant::now() + LAST_WORDS;
+    while Instant::now() < deadline {
+        match ended(endpoint, child) {
+            Ok(Some(status)) if !status.success() => {
+                return ClientError::Ended {
+                    status: status.to_string(),
+                    log: tail(&endpoint.log()),
+                };
+            }
+            Ok(None) => std::thread::sleep(LOOK_SOON),
+            Ok(Some(_)) => break,
+            Err(error) => return error,
+        }
+    }
+    ClientError::Gone
 }
 
 fn ended(endpoint: &Endpoint, child: &mut Child) -> Result<Option<ExitStatus>, ClientError> {
@@ -236,23 +263,17 @@ fn ended(endpoint: &Endpoint, child: &mut Child) -> Result<Option<ExitStatus>, C
     })
 }
 
-/// Waits for words or the end of the child's standard output, at most `pause`. Says whether words
-/// came. The pipe stays open while we wait, so that the child never writes to a closed one.
-fn sleep_until_told(ready: &mut Option<ChildStdout>, pause: Duration) -> bool {
-    let Some(pipe) = ready else {
-        std::thread::sleep(pause);
-        return false;
-    };
+/// Waits for words or the end of the child's standard output, at most `pause`. The pipe stays open
+/// while we wait, so that the child never writes to a closed one.
+fn sleep_until_told(ready: &mut Option<ChildStdout>, pause: Duration) {
+    let Some(pipe) = ready else { return };
     let mut polled = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)];
     let limit = Timespec::try_from(pause).ok();
-    if !matches!(poll(&mut polled, limit.as_ref()), Ok(count) if count > 0) {
-        return false;
-    }
-    let told = pipe.read(&mut [0; 512]).is_ok_and(|count| count > 0);
-    if !told {
+    if matches!(poll(&mut polled, limit.as_ref()), Ok(count) if count > 0)
+        && !pipe.read(&mut [0; 512]).is_ok_and(|count| count > 0)
+    {
         *ready = None;
     }
-    told
 }
 
 /// The end of the log, for an error text.

@@ -7,6 +7,7 @@
 //! - `visible`: what a guest sees of its limits and of the host.
 //! - `workspace`: workspace modes, artifacts, export.
 //! - `crash`: who dies when, and what is left.
+//! - `starting`: what a supervisor has of its starter.
 //! - `probes_*`: hostile guests, by the number of the probe they answer.
 //! - `record`: reading records in assertions; no tests.
 //!
@@ -26,6 +27,7 @@ mod probes_files;
 mod probes_resource;
 mod record;
 mod set_id;
+mod starting;
 mod streams;
 mod terminal;
 mod visible;

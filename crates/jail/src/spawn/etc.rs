@@ -159,7 +159,7 @@ pub(super) fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     Ok(names)
 }
 
-/// Makes a file with contents in our own tree.
+/// Makes a file with contents in our own tree, at a path whose directories are there.
 pub(super) fn write(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -240,19 +240,20 @@ impl Copy {
         if !regular || size > FILE_MAX || self.bytes + size > BYTES_MAX {
             return Ok(());
         }
-        let mut contents = Vec::with_capacity(size as usize);
-        let mut part = [0; 16_384];
-        while contents.len() as u64 <= FILE_MAX {
-            match rustix::io::read(&file, &mut part) {
+        // As long as it was a moment ago: one that grows meanwhile is cut.
+        let mut contents = vec![0; size as usize];
+        let mut got = 0;
+        while got < contents.len() {
+            match rustix::io::read(&file, &mut contents[got..]) {
                 Ok(0) => break,
-                Ok(got) => contents.extend_from_slice(&part[..got]),
+                Ok(more) => got += more,
                 Err(Errno::INTR) => {}
                 Err(_) => return Ok(()),
             }
         }
-        self.bytes += contents.len() as u64;
+        self.bytes += got as u64;
         let mode = Mode::from_raw_mode(0o644 | (stat.st_mode & 0o111));
-        write(to, name, &contents, mode)
+        write(to, name, &contents[..got], mode)
     }
 }
 

@@ -71,6 +71,7 @@ pub struct Spawner {
     pidfd: OwnedFd,
     socket: Option<OwnedFd>,
     maker: Maker,
+    ready: bool,
 }
 
 impl Spawner {
@@ -79,7 +80,7 @@ impl Spawner {
     /// # Errors
     /// As [`Spawner::begin`] and [`Spawner::await_ready`].
     pub fn start(config: SpawnerConfig) -> Result<Self, SpawnError> {
-        let spawner = Self::begin(config)?;
+        let mut spawner = Self::begin(config)?;
         // On failure the handle is dropped, which ends and reaps the process.
         spawner.await_ready()?;
         Ok(spawner)
@@ -89,8 +90,9 @@ impl Spawner {
     /// it does not need, while the caller does something else. It dies with the calling *thread* and
     /// with the handle.
     ///
-    /// Call it before there are other threads and before much memory is in use, and
-    /// [`Spawner::await_ready`] before the first order.
+    /// Call it before there are other threads and before much memory is in use. The agent's program
+    /// may be written and sealed up to the first order, which need not wait for
+    /// [`Spawner::await_ready`].
     ///
     /// # Errors
     /// The step that failed; nothing is left then.
@@ -112,49 +114,43 @@ impl Spawner {
             }
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
+        beside_us(pid);
         drop(start);
         Ok(Self {
             pid,
             pidfd,
             socket: Some(ours),
             maker,
+            ready: false,
         })
     }
 
-    /// Waits until a spawner that was begun takes orders, and maps the ids of an ordinary user's.
+    /// Waits until a spawner that was begun has built its template.
     ///
     /// # Errors
     /// The step of its set-up that failed; the handle is of no use then.
-    pub fn await_ready(&self) -> Result<(), SpawnError> {
-        let until = Instant::now() + START_WAIT;
-        loop {
-            match self.answer(until, START_WAIT)? {
-                (Answer::Ready, _) => return Ok(()),
-                (Answer::MapIds, _) => {
-                    self.map_ids().map_err(at(MakeStep::MakerIds))?;
-                    let socket = self.socket.as_ref().ok_or(SpawnError::Gone)?;
-                    wire::go(socket.as_fd(), &[]).map_err(|_| SpawnError::Gone)?;
-                }
-                (Answer::Failed(failed), _) => return Err(failed.into()),
-                (Answer::Made { .. }, _) => return Err(SpawnError::Answer),
+    pub fn await_ready(&mut self) -> Result<(), SpawnError> {
+        self.stand(Instant::now() + START_WAIT, START_WAIT)
+    }
+
+    fn stand(&mut self, until: Instant, wait: Duration) -> Result<(), SpawnError> {
+        if self.ready {
+            return Ok(());
+        }
+        match self.answer(until, wait)? {
+            (Answer::Ready, _) => {
+                self.ready = true;
+                Ok(())
             }
+            (Answer::Failed(failed), _) => Err(failed.into()),
+            (Answer::Made { .. }, _) => Err(SpawnError::Answer),
         }
     }
 
-    fn map_ids(&self) -> Result<(), Errno> {
-        let Maker::Rootless(RootlessIds::Range {
-            uid_first,
-            gid_first,
-            count,
-        }) = self.maker
-        else {
-            return Err(Errno::INVAL);
-        };
-        let own = (
-            rustix::process::getuid().as_raw(),
-            rustix::process::getgid().as_raw(),
-        );
-        userns::map_range(self.pid, own, (uid_first, gid_first, count))
+    /// Whether [`Spawner::await_ready`] has come back well.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready
     }
 
     /// Makes one sandbox. Its first process is a child of the caller, which must reap it.
@@ -207,7 +203,11 @@ impl Spawner {
     /// # Errors
     /// As [`Spawner::make`]. A spawner that is silent so long is killed.
     pub fn take(&mut self, wait: Duration) -> Result<Made, SpawnError> {
-        let (answer, beside) = match self.answer(Instant::now() + wait, wait) {
+        let until = Instant::now() + wait;
+        let answer = self
+            .stand(until, wait)
+            .and_then(|()| self.answer(until, wait));
+        let (answer, beside) = match answer {
             Ok(answer) => answer,
             Err(error) => {
                 self.socket = None;
@@ -240,7 +240,7 @@ impl Spawner {
                 }
                 Err(failed.into())
             }
-            Answer::Ready | Answer::MapIds => Err(SpawnError::Answer),
+            Answer::Ready => Err(SpawnError::Answer),
         }
     }
 
@@ -295,6 +295,22 @@ fn reap(pidfd: &OwnedFd) -> Result<(), SpawnError> {
     match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
         Ok(_) | Err(Errno::CHILD) => Ok(()),
         Err(errno) => Err(at(MakeStep::Died)(errno)),
+    }
+}
+
+/// Has a new child begin on another core than the caller, where there is one: with both on one, a
+/// kernel that does not preempt lets the child wait for a whole tick while another core is idle.
+fn beside_us(child: u32) {
+    let Some(pid) = rustix::process::Pid::from_raw(child.cast_signed()) else {
+        return;
+    };
+    let Ok(all) = rustix::thread::sched_getaffinity(None) else {
+        return;
+    };
+    let mut others = all;
+    others.unset(rustix::thread::sched_getcpu());
+    if others.count() > 0 && rustix::thread::sched_setaffinity(Some(pid), &others).is_ok() {
+        let _ = rustix::thread::sched_setaffinity(Some(pid), &all);
     }
 }
 

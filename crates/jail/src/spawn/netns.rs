@@ -1,6 +1,6 @@
 //! Network namespaces of sandboxes: loopback alone, and a few made ahead of time.
 //!
-//! A namespace of the pool has never been used and is handed out once.
+//! A namespace of the pool has never been used but to wait in, and is handed out once.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -34,32 +34,56 @@ pub(super) fn enter(namespace: BorrowedFd<'_>) -> Result<(), Errno> {
     move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))
 }
 
-/// Furnished namespaces nobody has used.
+/// Furnished namespaces nobody has used. The spawner itself is in one of them, or in one that could
+/// not be furnished.
 #[derive(Debug)]
 pub(super) struct Pool {
-    home: OwnedFd,
     ready: Vec<OwnedFd>,
+    /// The one the spawner is in.
+    here: Option<OwnedFd>,
+    /// The one the spawner is in was given away.
+    given: bool,
 }
 
-fn own(proc: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+/// The caller's own, new namespace, furnished; none where `proc` cannot be written.
+fn furnished(proc: BorrowedFd<'_>) -> Option<OwnedFd> {
+    furnish(proc).ok()?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(proc, c"self/ns/net", flags, Mode::empty())
+    rustix::fs::openat(proc, c"self/ns/net", flags, Mode::empty()).ok()
 }
 
 impl Pool {
-    /// An empty pool. The spawner leaves the host's network for an empty namespace of its own: it
-    /// needs none, and an ordinary user could not come back to the host's.
+    /// A pool of one: the spawner leaves the host's network, which it does not need, for a namespace
+    /// that the first sandbox is given.
     pub(super) fn new(proc: BorrowedFd<'_>) -> Result<Self, Errno> {
         unshare(UnshareFlags::NEWNET)?;
         Ok(Self {
-            home: own(proc)?,
             ready: Vec::with_capacity(READY),
+            here: furnished(proc),
+            given: false,
         })
     }
 
-    /// A namespace, if one is ready.
+    /// A namespace, if one is ready. [`Pool::leave`] must follow before anybody runs in it.
     pub(super) fn take(&mut self) -> Option<OwnedFd> {
-        self.ready.pop()
+        self.ready.pop().or_else(|| {
+            let here = self.here.take();
+            self.given |= here.is_some();
+            here
+        })
+    }
+
+    /// Leaves a namespace that was given away, for a new one.
+    ///
+    /// # Errors
+    /// When there is none to be had; the spawner is still in the one it gave away then.
+    pub(super) fn leave(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
+        if self.given {
+            unshare(UnshareFlags::NEWNET)?;
+            self.given = false;
+            self.here = furnished(proc);
+        }
+        Ok(())
     }
 
     /// Whether [`Pool::fill_one`] has something to do.
@@ -67,18 +91,15 @@ impl Pool {
         self.ready.len() < READY
     }
 
-    /// Makes one more; `false` when there is none to be had now.
-    ///
-    /// # Errors
-    /// When the caller may not be where it was.
-    pub(super) fn fill_one(&mut self, proc: BorrowedFd<'_>) -> Result<bool, Errno> {
+    /// Makes one more and moves into it; `false` when there is none to be had now.
+    pub(super) fn fill_one(&mut self, proc: BorrowedFd<'_>) -> bool {
         if unshare(UnshareFlags::NEWNET).is_err() {
-            return Ok(false);
+            return false;
         }
-        let made = furnish(proc).and_then(|()| own(proc));
-        enter(self.home.as_fd())?;
-        let filled = made.is_ok();
-        self.ready.extend(made);
-        Ok(filled)
+        let before = self.here.take().filter(|_| !self.given);
+        self.ready.extend(before);
+        self.given = false;
+        self.here = furnished(proc);
+        self.here.is_some()
     }
 }

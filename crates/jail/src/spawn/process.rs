@@ -1,4 +1,4 @@
-//! The spawner's own process: one thread, no exec, nothing but the template, the agent and a socket
+//! The spawner's own process: one thread, never executed anew, nothing but the template, the agent and a socket
 //! to the supervisor. It takes one order at a time and ends when the socket does.
 
 use std::ffi::{CStr, CString};
@@ -19,7 +19,7 @@ use super::spec::Namespaces;
 use super::step::{At, Failed, MakeStep};
 use super::template::Template;
 use super::tree;
-use super::userns::{self, Blanks, Maker, RootlessIds};
+use super::userns::{self, Blanks, Maker, Mapper, RootlessIds};
 use super::wire::{self, Answer, Order, Progress};
 use crate::mount::{self, PLAIN};
 
@@ -27,6 +27,8 @@ use crate::mount::{self, PLAIN};
 const IDLE: Duration = Duration::from_millis(3);
 /// The same, when the last one could not be made.
 const RETRY: Duration = Duration::from_secs(1);
+/// User namespaces of one sandbox: its own, and one that translates the owners of its workspace.
+const FIRST_BLANKS: usize = 2;
 /// How long ids may take to be mapped from outside.
 const MAP_WAIT: Duration = Duration::from_secs(10);
 
@@ -74,7 +76,7 @@ impl<'a> Spawner<'a> {
         crate::sys::reset_signals().at(MakeStep::Descriptors)?;
         let proc = processes(start.maker).at(MakeStep::TemplateRoot)?;
         if let Maker::Rootless(ids) = start.maker {
-            enter_own_user_namespace(start.socket.as_fd(), &proc, ids)?;
+            enter_own_user_namespace(&proc, ids)?;
         }
         match rustix::thread::set_thread_groups(&[]) {
             Ok(()) => {}
@@ -82,6 +84,11 @@ impl<'a> Spawner<'a> {
             // anything a sandbox can see.
             Err(Errno::PERM) if start.maker.single_uid() => {}
             Err(errno) => return Err(errno).at(MakeStep::MakerIds),
+        }
+        let mut blanks = Blanks::new(start.maker);
+        // What the first sandbox needs, made by others while the template is built.
+        for _ in 0..FIRST_BLANKS {
+            blanks.tend(proc.as_fd()).at(MakeStep::Ids)?;
         }
         let rootless = start.maker != Maker::Root;
         let template = Template::enter(proc, rootless)?;
@@ -98,7 +105,7 @@ impl<'a> Spawner<'a> {
             maker: start.maker,
             template,
             pool,
-            blanks: Blanks::new(start.maker),
+            blanks,
         })
     }
 
@@ -113,12 +120,9 @@ impl<'a> Spawner<'a> {
             match wire::readable(socket, Instant::now() + wait) {
                 Ok(true) => idle = IDLE,
                 Ok(false) => {
-                    match self.refill() {
-                        Ok(true) => {}
-                        // For want of something; an order that needs it will say so.
-                        Ok(false) => idle = RETRY,
-                        // It may be in the wrong namespace.
-                        Err(_) => return,
+                    // For want of something; an order that needs it will say so.
+                    if !self.refill() {
+                        idle = RETRY;
                     }
                     continue;
                 }
@@ -145,16 +149,16 @@ impl<'a> Spawner<'a> {
     }
 
     /// Makes ahead what is wanted, one of each; whether it could.
-    fn refill(&mut self) -> Result<bool, Errno> {
+    fn refill(&mut self) -> bool {
         let proc = self.template.proc.as_fd();
         let mut filled = true;
         if self.blanks.wants() {
             filled &= self.blanks.tend(proc).is_ok();
         }
         if self.pool.wants() {
-            filled &= self.pool.fill_one(proc)?;
+            filled &= self.pool.fill_one(proc);
         }
-        Ok(filled)
+        filled
     }
 
     fn answer(&mut self, socket: BorrowedFd<'_>, order: &Order) -> std::io::Result<()> {
@@ -172,6 +176,8 @@ impl<'a> Spawner<'a> {
 
     fn make(&mut self, order: &Order) -> Result<(Answer, Vec<OwnedFd>), Unmade> {
         let until = Instant::now() + order.spec.deadline;
+        // Of an order before that failed for it.
+        self.leave_given().map_err(|failed| (failed, None))?;
         let prepared = self.prepare(order).map_err(|failed| (failed, None))?;
         let mut namespaces = UnshareFlags::NEWPID
             | UnshareFlags::NEWNS
@@ -248,6 +254,7 @@ impl<'a> Spawner<'a> {
         let map = self.maker.map(order.spec.ids);
         let proc = self.template.proc.as_fd();
         let namespace = self.blanks.with_maps(proc, &map, &map).at(MakeStep::Ids)?;
+        self.leave_given()?;
         // A process that failed early has said why; that is read below.
         let _ = wire::go(progress, &[namespace.as_fd()]);
         // Its end is the end of the socket: it is the agent then, or it died.
@@ -265,6 +272,12 @@ impl<'a> Spawner<'a> {
             copied,
         };
         Ok((answer, fds))
+    }
+
+    /// Leaves a network namespace that is a sandbox's now.
+    fn leave_given(&mut self) -> Result<(), Failed> {
+        let proc = self.template.proc.as_fd();
+        self.pool.leave(proc).at(MakeStep::Network)
     }
 
     /// A user namespace that means: the files of the directory's owner are the workload's, those of
@@ -398,27 +411,24 @@ fn detach_from_supervisor(start: &Start) -> Result<(), Errno> {
     close_range(from, u32::MAX)
 }
 
-fn enter_own_user_namespace(
-    socket: BorrowedFd<'_>,
-    proc: &OwnedFd,
-    ids: RootlessIds,
-) -> Result<(), Failed> {
+fn enter_own_user_namespace(proc: &OwnedFd, ids: RootlessIds) -> Result<(), Failed> {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
+    let mapper = match ids {
+        RootlessIds::Single => None,
+        RootlessIds::Range {
+            uid_first,
+            gid_first,
+            count,
+        } => Some(Mapper::begin((uid_first, gid_first, count)).at(MakeStep::MakerIds)?),
+    };
     // User first: the mount namespace belongs to it then, and so do our rights in it.
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).at(MakeStep::MakerNamespace)?;
-    match ids {
-        RootlessIds::Single => {
-            userns::write_own_single(proc.as_fd(), uid, gid).at(MakeStep::MakerIds)?;
-        }
-        RootlessIds::Range { .. } => {
-            wire::send_answer(socket, Answer::MapIds, &[]).at(MakeStep::MakerIds)?;
-            if !wire::readable(socket, Instant::now() + MAP_WAIT).at(MakeStep::MakerIds)? {
-                return Err(Errno::TIMEDOUT).at(MakeStep::MakerIds);
-            }
-            wire::await_go(socket).at(MakeStep::MakerIds)?;
-        }
+    match mapper {
+        None => userns::write_own_single(proc.as_fd(), uid, gid),
+        Some(mapper) => mapper.map(Instant::now() + MAP_WAIT),
     }
+    .at(MakeStep::MakerIds)?;
     let root = (rustix::thread::Uid::ROOT, rustix::thread::Gid::ROOT);
     rustix::thread::set_thread_res_gid(root.1, root.1, root.1).at(MakeStep::MakerIds)?;
     rustix::thread::set_thread_res_uid(root.0, root.0, root.0).at(MakeStep::MakerIds)

@@ -6,7 +6,7 @@
 //! every sandbox, which holds the empty file and directory that mask things and one set of texts
 //! per shape of limits.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -164,21 +164,22 @@ impl Template {
     }
 
     fn write_set(&self, name: &CStr, cores: &[u32], memory_bytes: u64) -> Result<(), Errno> {
-        rustix::fs::mkdirat(&self.store, name, Mode::from_raw_mode(0o755))?;
+        let mode = Mode::from_raw_mode(0o755);
+        rustix::fs::mkdirat(&self.store, name, mode)?;
         let set = directory(&self.store, name)?;
         let readable = Mode::from_raw_mode(0o444);
+        let mut made = HashSet::new();
+        // Nobody else writes here, so that no part of a path is a link.
         for text in synthetic::texts(cores, memory_bytes, &self.cpuinfo, &self.stat) {
-            let mut parts: Vec<&str> = text.path.split('/').collect();
-            let file = CString::new(parts.pop().unwrap_or_default()).map_err(|_| Errno::INVAL)?;
-            let mut at = rustix::io::fcntl_dupfd_cloexec(&set, 3)?;
-            for part in parts {
-                let part = CString::new(part).map_err(|_| Errno::INVAL)?;
-                match rustix::fs::mkdirat(&at, &part, Mode::from_raw_mode(0o755)) {
-                    Ok(()) | Err(Errno::EXIST) => at = directory(&at, &part)?,
-                    Err(errno) => return Err(errno),
+            let slashes = text.path.match_indices('/').map(|(at, _)| at);
+            for directory in slashes.map(|at| &text.path[..at]) {
+                if !made.contains(directory) {
+                    rustix::fs::mkdirat(&set, directory, mode)?;
+                    made.insert(directory.to_owned());
                 }
             }
-            etc::write(at.as_fd(), &file, text.text.as_bytes(), readable)?;
+            let path = CString::new(text.path).map_err(|_| Errno::INVAL)?;
+            etc::write(set.as_fd(), &path, text.text.as_bytes(), readable)?;
         }
         Ok(())
     }

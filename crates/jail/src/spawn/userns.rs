@@ -1,20 +1,24 @@
 //! User namespaces: the maps of a sandbox, the maker's own namespace of an ordinary user, and the
 //! namespaces that translate the owners of a host directory.
 
+use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{
+    Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_parent_process_death_signal, waitid,
+};
 use rustix::thread::{
     CapabilitiesSecureBits, UnshareFlags, set_capabilities_secure_bits, set_thread_res_uid,
 };
 
-use super::clone::{Bomb, Parent, Side, arrange, clone_process, end, unshare};
+use super::clone::{Bomb, Parent, Side, arrange, clone_process, end, fork, unshare};
 use super::spec::{IdBlock, WORKLOAD_ID};
 use super::step::{Failed, MakeStep};
 use super::wire::{self, Progress};
@@ -27,16 +31,15 @@ const READY: usize = 4;
 const OWNERS_FIRST: u32 = 0x5fff_0000;
 /// How many.
 const OWNERS: u32 = 0xffff;
-
-/// What an ordinary user may map into a user namespace of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RootlessIds {
-    /// A range from `/etc/subuid` and `/etc/subgid`, mapped by `newuidmap` and `newgidmap`.
 /// First id of the owners of files that are not the workload's: above all leased blocks, and nobody's.
 const STRANGERS_FIRST: u32 = 0x8000_0000;
 /// How many: all ids below those of sandboxes.
 const STRANGERS: u32 = OWNERS_FIRST;
 
+/// What an ordinary user may map into a user namespace of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootlessIds {
+    /// A range from `/etc/subuid` and `/etc/subgid`, mapped by `newuidmap` and `newgidmap`.
     Range {
         /// First host uid.
         uid_first: u32,
@@ -106,10 +109,6 @@ impl Maker {
     }
 }
 
-/// Ids in the maker's user namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owners {
-    pub(super) init: u32,
 /// The lines of a map that translates owners of files: `owner` is the workload, id `n` of anybody else
 /// is `n` above [`STRANGERS_FIRST`]. Such an id is in no user namespace, so it looks like nobody's
 /// inside, no process can take it and no capability reaches its files; but the kernel knows whose
@@ -126,6 +125,10 @@ pub(super) fn owners_map(owner: u32, workload: u32) -> String {
     map
 }
 
+/// Ids in the maker's user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owners {
+    pub(super) init: u32,
     pub(super) workload: u32,
 }
 
@@ -146,36 +149,94 @@ pub(super) fn write_own_single(proc: BorrowedFd<'_>, uid: u32, gid: u32) -> Resu
     write_once(proc, "self/gid_map".into(), &format!("0 {gid} 1\n"))
 }
 
-/// Maps a range into a spawner's user namespace by the host's set-user-id programs, from outside.
-pub(super) fn map_range(
-    pid: u32,
-    (uid, gid): (u32, u32),
-    (uid_first, gid_first, count): (u32, u32, u32),
-) -> Result<(), Errno> {
-    for (program, own, first) in [("newuidmap", uid, uid_first), ("newgidmap", gid, gid_first)] {
+/// A process outside the spawner's own user namespace that maps a range into it by the host's
+/// set-user-id programs: inside they have no rights.
+#[derive(Debug)]
+pub(super) struct Mapper {
+    pidfd: OwnedFd,
+    leash: OwnedFd,
+}
+
+impl Mapper {
+    /// Starts it. To be called before the user namespace is made.
+    pub(super) fn begin((uid_first, gid_first, count): (u32, u32, u32)) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        let (leash, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let spawner = std::process::id();
+        match fork()? {
+            Side::Child => {
+                let _bomb = Bomb;
+                drop(leash);
+                let mapped = set_parent_process_death_signal(Some(Signal::KILL))
+                    .and_then(|()| wire::await_go(theirs.as_fd()))
+                    .and_then(|_| map_range(spawner, (uid_first, gid_first, count)));
+                let said = match mapped {
+                    Ok(()) => Progress::Parked,
+                    Err(errno) => Progress::Failed(Failed {
+                        step: MakeStep::MakerIds,
+                        errno,
+                    }),
+                };
+                let _ = wire::send_progress(theirs.as_fd(), said, &[]);
+                end(0)
+            }
+            Side::Parent { pidfd, .. } => Ok(Self { pidfd, leash }),
+        }
+    }
+
+    /// Has it map the ids of the namespace the caller is in by now, and waits for that.
+    pub(super) fn map(self, until: Instant) -> Result<(), Errno> {
+        wire::go(self.leash.as_fd(), &[])?;
+        let said = if wire::readable(self.leash.as_fd(), until)? {
+            wire::receive_progress(self.leash.as_fd())
+        } else {
+            Err(Errno::TIMEDOUT)
+        };
+        // It may have ended by itself.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        match said? {
+            Some((Progress::Parked, _)) => Ok(()),
+            Some((Progress::Failed(failed), _)) => Err(failed.errno),
+            _ => Err(Errno::SRCH),
+        }
+    }
+}
+
+/// Maps users and groups side by side.
+fn map_range(pid: u32, (uid_first, gid_first, count): (u32, u32, u32)) -> Result<(), Errno> {
+    let own = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    let start = |program: &str, own: u32, first: u32| {
         let numbers = [pid, 0, own, 1, 1, first, count].map(|number| number.to_string());
-        let status = ["/usr/bin", "/bin", "/usr/local/bin"]
+        let path = ["/usr/bin", "/bin", "/usr/local/bin"]
             .into_iter()
             .map(|directory| std::path::Path::new(directory).join(program))
             .find(|path| path.exists())
-            .map(|path| {
-                Command::new(path)
-                    .args(numbers)
-                    .env_clear()
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .status()
-            });
-        match status {
-            Some(Ok(status)) if status.success() => {}
-            // The program is there and refuses: the range is not this user's.
-            Some(Ok(_)) => return Err(Errno::PERM),
-            Some(Err(error)) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            None => return Err(Errno::NOENT),
-        }
-    }
-    Ok(())
+            .ok_or(Errno::NOENT)?;
+        Command::new(path)
+            .args(numbers)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    };
+    let both = [
+        start("newuidmap", own.0, uid_first),
+        start("newgidmap", own.1, gid_first),
+    ];
+    both.map(|child| match child?.wait() {
+        Ok(status) if status.success() => Ok(()),
+        // The program is there and refuses: the range is not this user's.
+        Ok(_) => Err(Errno::PERM),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    })
+    .into_iter()
+    .collect()
 }
 
 /// A new user namespace below the spawner's, without ids yet, in which no further one can be made.
@@ -184,13 +245,13 @@ pub(super) fn map_range(
 struct Blank {
     pid: u32,
     pidfd: OwnedFd,
-    namespace: OwnedFd,
     /// The parked process ends when this does.
     leash: OwnedFd,
 }
 
 impl Blank {
-    fn new(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<Self, Errno> {
+    /// Starts the process; it makes the namespace while the caller does something else.
+    fn begin(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (leash, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let (pid, pidfd) = match clone_process(UnshareFlags::empty(), Parent::Me, None)? {
@@ -201,29 +262,26 @@ impl Blank {
             }
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
-        drop(theirs);
+        Ok(Self { pid, pidfd, leash })
+    }
+
+    /// The namespace, once it stands.
+    fn namespace(&self, proc: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         // It says whether it has forbidden further namespaces.
-        let said = wire::receive_progress(leash.as_fd());
-        let failed = match said {
-            Ok(Some((Progress::Parked, _))) => None,
-            Ok(Some((Progress::Failed(failed), _))) => Some(failed.errno),
-            Ok(_) => Some(Errno::SRCH),
-            Err(errno) => Some(errno),
-        };
-        if let Some(errno) = failed {
-            pidfd_send_signal(&pidfd, Signal::KILL)?;
-            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
-            return Err(errno);
+        match wire::receive_progress(self.leash.as_fd())? {
+            Some((Progress::Parked, _)) => {}
+            Some((Progress::Failed(failed), _)) => return Err(failed.errno),
+            _ => return Err(Errno::SRCH),
         }
-        let path = CString::new(format!("{pid}/ns/user")).map_err(|_| Errno::INVAL)?;
+        let path = CString::new(format!("{}/ns/user", self.pid)).map_err(|_| Errno::INVAL)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let namespace = rustix::fs::openat(proc, path, flags, Mode::empty())?;
-        Ok(Self {
-            pid,
-            pidfd,
-            namespace,
-            leash,
-        })
+        rustix::fs::openat(proc, path, flags, Mode::empty())
+    }
+
+    fn end(self) -> Result<(), Errno> {
+        drop(self.leash);
+        pidfd_send_signal(&self.pidfd, Signal::KILL)?;
+        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED).map(drop)
     }
 }
 
@@ -264,7 +322,7 @@ fn park(proc: BorrowedFd<'_>, leash: BorrowedFd<'_>, owner: Option<u32>) -> ! {
 pub(super) struct Blanks {
     /// As root, how many there were so far: each has an owner of its own.
     made: Option<u32>,
-    ready: Vec<Blank>,
+    ready: VecDeque<Blank>,
     done: Vec<Blank>,
 }
 
@@ -274,7 +332,7 @@ impl Blanks {
         let start = std::process::id().wrapping_mul(1_009);
         Self {
             made: (maker == Maker::Root).then_some(start),
-            ready: Vec::new(),
+            ready: VecDeque::new(),
             done: Vec::new(),
         }
     }
@@ -284,7 +342,7 @@ impl Blanks {
             *made = made.wrapping_add(1);
             OWNERS_FIRST + *made % OWNERS
         });
-        Blank::new(proc, owner)
+        Blank::begin(proc, owner)
     }
 
     /// A user namespace below the caller's with these maps, in which no process is. It exists as
@@ -296,16 +354,22 @@ impl Blanks {
         uid_map: &str,
         gid_map: &str,
     ) -> Result<OwnedFd, Errno> {
-        let blank = match self.ready.pop() {
+        let blank = match self.ready.pop_front() {
             Some(blank) => blank,
             None => self.blank(proc)?,
         };
+        let namespace = match blank.namespace(proc) {
+            Ok(namespace) => namespace,
+            Err(errno) => {
+                blank.end()?;
+                return Err(errno);
+            }
+        };
         let pid = blank.pid;
+        self.done.push(blank);
         write_once(proc, format!("{pid}/setgroups"), "deny")?;
         write_once(proc, format!("{pid}/uid_map"), uid_map)?;
         write_once(proc, format!("{pid}/gid_map"), gid_map)?;
-        let namespace = rustix::io::fcntl_dupfd_cloexec(&blank.namespace, 3)?;
-        self.done.push(blank);
         Ok(namespace)
     }
 
@@ -323,23 +387,18 @@ impl Blanks {
     pub(super) fn tend(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
         if self.done.is_empty() {
             let blank = self.blank(proc)?;
-            self.ready.push(blank);
+            self.ready.push_back(blank);
         }
         self.end_done()
     }
 
     fn end_done(&mut self) -> Result<(), Errno> {
-        for Blank { pidfd, leash, .. } in self.done.drain(..) {
-            drop(leash);
-            pidfd_send_signal(&pidfd, Signal::KILL)?;
-            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
-        }
-        Ok(())
+        self.done.drain(..).try_for_each(Blank::end)
     }
 
     /// Ends every parked process.
     pub(super) fn end(&mut self) -> Result<(), Errno> {
-        self.done.append(&mut self.ready);
+        self.done.extend(self.ready.drain(..));
         self.end_done()
     }
 }
@@ -373,7 +432,7 @@ mod tests {
         assert_eq!(SINGLE.first_id(), WORKLOAD_ID);
         assert!(SINGLE.single_uid() && !RANGE.single_uid());
     }
-}
+
     /// Every id has at most one meaning and none but the owner's is of a sandbox.
     #[test]
     fn owners_of_files_are_the_workload_or_nobody() {
@@ -405,4 +464,4 @@ mod tests {
             }
         }
     }
-
+}

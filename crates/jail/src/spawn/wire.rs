@@ -44,8 +44,6 @@ pub(super) enum Answer {
     },
     /// It does not. Beside it: the pidfd of the killed first process, if there was one.
     Failed(Failed),
-    /// As an ordinary user at the start: ids have to be mapped from outside now.
-    MapIds,
 }
 
 /// What a sandbox being made says, once. The end of its socket without a failure is the agent.
@@ -58,7 +56,7 @@ pub(super) enum Progress {
     },
     /// A step failed; it ends now.
     Failed(Failed),
-    /// Of a process that keeps a user namespace: it is as it should be.
+    /// Of a process beside the spawner: what it was to do is done.
     Parked,
 }
 
@@ -246,7 +244,6 @@ pub(super) fn send_answer(
             out.namespaces(namespaces);
         }
         Answer::Failed(failed) => out.failed(2, failed),
-        Answer::MapIds => out.words(&[3]),
     }
     send(socket, &out.0, fds)
 }
@@ -272,7 +269,6 @@ fn parse_answer(reader: &mut Reader) -> Option<Answer> {
             namespaces: reader.namespaces()?,
         },
         2 => Answer::Failed(reader.failed()?),
-        3 => Answer::MapIds,
         _ => return None,
     })
 }
@@ -467,7 +463,7 @@ mod tests {
             single_uid: true,
             copied: true,
         };
-        for answer in [Answer::Ready, made, Answer::Failed(failed), Answer::MapIds] {
+        for answer in [Answer::Ready, made, Answer::Failed(failed)] {
             send_answer(here.as_fd(), answer, &[]).unwrap();
             let (got, _) = receive_answer(there.as_fd()).unwrap().unwrap();
             assert_eq!(got, Some(answer));

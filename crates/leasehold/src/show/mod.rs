@@ -1,6 +1,7 @@
 //! Reading what is on record: `show`, `runs`, `logs`, and finding a run by the beginning of its id.
 //!
-//! Nothing here needs a supervisor or starts one, and everything a guest may have written is made fit
+//! Nothing here needs a supervisor or starts one. What a dead one left is swept first, so that no run
+//! is told to be on its way that is over. Everything a guest may have written is made fit
 //! for a terminal first.
 
 mod page;
@@ -61,11 +62,31 @@ fn read(paths: &Paths, run: &RunId) -> Result<RunRecord, Fault> {
         .ok_or_else(|| Fault::usage(format!("run {run} has no record")))
 }
 
+/// Whether a record is not complete.
+fn open(record: &RunRecord) -> bool {
+    record.end.is_none() || record.cleanup.is_none()
+}
+
+/// Sweeps, unless a supervisor is alive; whether it did. What cannot be swept is told by `leasehold
+/// sweep`, and the record is shown as it is.
+fn swept(paths: &Paths) -> bool {
+    leasehold_supervisor::sweep::sweep(paths, false).is_ok_and(|report| !report.live)
+}
+
+/// The record of a run, completed if its supervisor is dead.
+fn settled(paths: &Paths, run: &RunId) -> Result<RunRecord, Fault> {
+    let record = read(paths, run)?;
+    if open(&record) && swept(paths) {
+        return read(paths, run);
+    }
+    Ok(record)
+}
+
 /// `leasehold show`.
 pub(crate) fn show(flags: &ShowFlags) -> Result<u8, Fault> {
     let paths = place::paths()?;
     let run = find(&paths, &flags.run)?;
-    let record = read(&paths, &run)?;
+    let record = settled(&paths, &run)?;
     let status = record.end.as_ref().map_or(0, |end| end.cli_status());
     if flags.json {
         voice::json(&Whole::of(&paths, &record, status))?;
@@ -79,9 +100,15 @@ pub(crate) fn show(flags: &ShowFlags) -> Result<u8, Fault> {
 /// `leasehold runs`.
 pub(crate) fn runs(flags: &RunsFlags) -> Result<u8, Fault> {
     let paths = place::paths()?;
-    let records = store(&paths)?
-        .list(flags.last)
-        .map_err(|error| Fault::host("cannot list the records").because(&error))?;
+    let list = || {
+        store(&paths)?
+            .list(flags.last)
+            .map_err(|error| Fault::host("cannot list the records").because(&error))
+    };
+    let mut records = list()?;
+    if records.iter().any(open) && swept(&paths) {
+        records = list()?;
+    }
     if flags.json {
         voice::json(&records)?;
     } else if records.is_empty() {

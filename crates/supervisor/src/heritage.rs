@@ -1,0 +1,156 @@
+//! What a supervisor sheds of whoever happened to start it.
+//!
+//! It outlives its starter and serves other callers, so what holds for the one must not hold for all:
+//! limits on resources, ignored and blocked signals, the working directory, the mode mask. Every
+//! sandbox would inherit them too. A hard limit that an ordinary user cannot raise stays; one that
+//! leaves no room to work is a refusal, any other is told in the posture of each run.
+
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use leasehold_jail::sys;
+
+const MIB: u64 = 1 << 20;
+
+/// A limit that counts for the supervisor or for what it starts.
+struct Kind {
+    resource: Resource,
+    /// As in `RLIMIT_…`.
+    name: &'static str,
+    /// What it limits, in words, and the letter that `ulimit` has for it.
+    what: &'static str,
+    letter: char,
+    /// The least a supervisor can work with, in the kernel's unit; none is enough for one that ends.
+    least: Option<u64>,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        resource: Resource::Fsize,
+        name: "fsize",
+        what: "bytes of one file",
+        letter: 'f',
+        // Twice the output that is kept of a stream by default.
+        least: Some(128 * MIB),
+    },
+    Kind {
+        resource: Resource::Cpu,
+        name: "cpu",
+        what: "seconds of processor time",
+        letter: 't',
+        least: None,
+    },
+    Kind {
+        resource: Resource::As,
+        name: "as",
+        what: "bytes of address space",
+        letter: 'v',
+        least: Some(256 * MIB),
+    },
+    Kind {
+        resource: Resource::Data,
+        name: "data",
+        what: "bytes of data",
+        letter: 'd',
+        least: Some(64 * MIB),
+    },
+    Kind {
+        resource: Resource::Nproc,
+        name: "nproc",
+        what: "processes of this user",
+        letter: 'u',
+        least: Some(16),
+    },
+];
+
+/// Why no supervisor can work here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the hard limit on {what} is {limit}, and a supervisor that is started under it {why}; start \
+     it from where `ulimit -H -{letter}` says more"
+)]
+pub(crate) struct Shortage {
+    what: &'static str,
+    limit: u64,
+    letter: char,
+    why: &'static str,
+}
+
+/// Sheds all that can be shed. Returns the hard limits that stay, for the posture.
+///
+/// # Errors
+/// When a hard limit leaves no room to work.
+pub(crate) fn shed() -> Result<Vec<String>, Shortage> {
+    // The root directory is always there, and nobody wants it unmounted.
+    let _ = rustix::process::chdir("/");
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    // The runtime ignores broken pipes, and so it stays: who wrote is told by an error.
+    let _ = sys::reset_signals().and_then(|()| sys::ignore_broken_pipes());
+    let mut stay = Vec::new();
+    for kind in &KINDS {
+        let Some(limit) = raise(kind.resource) else {
+            continue;
+        };
+        judge(kind, limit)?;
+        // Every user has a number of processes; that it is finite is nothing to tell.
+        if kind.resource != Resource::Nproc {
+            stay.push(format!("rlimit {} {limit}", kind.name));
+        }
+    }
+    Ok(stay)
+}
+
+fn judge(kind: &Kind, limit: u64) -> Result<(), Shortage> {
+    let why = match kind.least {
+        None => "would be killed at it",
+        Some(least) if limit < least => "cannot work",
+        Some(_) => return Ok(()),
+    };
+    Err(Shortage {
+        what: kind.what,
+        limit,
+        letter: kind.letter,
+        why,
+    })
+}
+
+/// Raises a limit as far as it goes; what it is then, unless that is no limit.
+pub(crate) fn raise(resource: Resource) -> Option<u64> {
+    let none = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    let found = getrlimit(resource);
+    if found.current.is_none() {
+        return None;
+    }
+    if setrlimit(resource, none).is_ok() {
+        return None;
+    }
+    let raised = Rlimit {
+        current: found.maximum,
+        maximum: found.maximum,
+    };
+    match setrlimit(resource, raised) {
+        Ok(()) => found.maximum,
+        Err(_) => found.current,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_ends_the_supervisor_is_refused_and_a_roomy_one_is_told() {
+        let [fsize, cpu, ..] = &KINDS;
+        assert_eq!(judge(fsize, 128 * MIB), Ok(()));
+        let error = judge(fsize, MIB).unwrap_err().to_string();
+        assert!(
+            error.contains("bytes of one file is 1048576") && error.contains("ulimit -H -f"),
+            "{error}"
+        );
+        let error = judge(cpu, 1 << 40).unwrap_err().to_string();
+        assert!(error.contains("would be killed at it"), "{error}");
+    }
+}
