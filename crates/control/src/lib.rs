@@ -5,6 +5,7 @@
 //! no HTTP and no concrete store or backend: those are wired in the binary.
 
 pub mod access;
+pub mod admission;
 pub mod archive;
 pub mod asked;
 pub mod auth;
@@ -13,8 +14,12 @@ pub mod control;
 pub mod engine;
 pub mod entropy;
 pub mod environment;
+pub mod keys;
 pub mod manifest;
 pub mod plan;
+pub mod policies;
 pub mod request;
 pub mod schema;
+pub mod tenants;
+pub mod tools;
 pub mod yaml;

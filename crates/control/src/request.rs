@@ -1,20 +1,387 @@
-//! What a caller asks for.
+//! What a caller asks for: read strictly, bounded, and not believed. Everything in it can only narrow what
+//! tool and policies allow.
 
-use leasehold_core::error::{ErrorKind, PublicError};
+use std::collections::BTreeMap;
 
-/// A request for a run, parsed and bounded; nothing of it is believed yet.
+use leasehold_core::digest::{CanonicalError, Digest};
+use leasehold_core::document::{Content, Field, Fields, Node, Report, parse_json};
+use leasehold_core::error::PublicError;
+use leasehold_core::isolation::Isolation;
+use leasehold_core::name::{Name, NameError, ToolRef};
+use leasehold_core::policy::{AllowList, Number};
+use leasehold_core::spec::{ARGS_MAX, EXEC_BYTES_MAX, GLOBS_MAX, WorkspaceMode};
+use serde_json::json;
+
+use crate::asked::Asked;
+use crate::manifest::read;
+use crate::schema::VALUE_MAX;
+
+/// Largest standard input of a bare command in bytes.
+pub const STDIN_MAX: usize = 512 << 10;
+/// Most permissions that are asked for.
+const PERMISSIONS_MAX: usize = 256;
+
+/// Which tool: a name alone takes the newest version that is no pre-release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolWish {
+    /// Its name.
+    pub name: Name,
+    /// Its version, where one was named.
+    pub exact: Option<ToolRef>,
+}
+
+impl ToolWish {
+    /// Reads `name` or `name@version`.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        if text.contains('@') {
+            let exact = ToolRef::parse(text)?;
+            return Ok(Self {
+                name: exact.tool.clone(),
+                exact: Some(exact),
+            });
+        }
+        Ok(Self {
+            name: Name::parse(text)?,
+            exact: None,
+        })
+    }
+}
+
+/// What is to run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RunRequest {}
+pub enum What {
+    /// A published tool with its input, as JSON text without spaces.
+    Tool {
+        /// Which.
+        tool: ToolWish,
+        /// Its input; absent for none.
+        input: Option<String>,
+    },
+    /// A command.
+    Command {
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// Absolute working directory inside.
+        cwd: Option<String>,
+        /// What its standard input gives.
+        stdin: Option<Vec<u8>>,
+    },
+}
+
+/// The tree it works in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorkspaceWish {
+    /// Empty, gone afterwards.
+    #[default]
+    Ephemeral,
+    /// What was uploaded before under this digest, in a tree of its own.
+    Upload(Digest),
+    /// A directory of the host, whose descriptor a local caller passes beside the request. Never read
+    /// from a document: a path or mode in one is refused.
+    Directory(WorkspaceMode),
+}
+
+/// A request for a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRequest {
+    /// What is to run.
+    pub what: What,
+    /// Variables.
+    pub env: BTreeMap<String, String>,
+    /// Limits, lifetimes, retention, priority and longest wait.
+    pub asked: Asked,
+    /// Place in the queue; higher goes first.
+    pub priority: i32,
+    /// The isolation that is preferred.
+    pub isolation: Option<Isolation>,
+    /// The tree it works in.
+    pub workspace: WorkspaceWish,
+    /// Globs of files that are kept.
+    pub artifacts: Vec<String>,
+    /// Permissions that are wanted; absent asks for all that may be had.
+    pub permissions: Option<Vec<String>>,
+}
 
 impl RunRequest {
     /// Reads a JSON body.
     ///
     /// # Errors
     /// Names every field that is wrong, its value and what is allowed.
-    pub fn parse(_body: &[u8]) -> Result<Self, PublicError> {
-        Err(PublicError::new(
-            ErrorKind::Unsupported,
-            "runs cannot be asked for here",
-        ))
+    pub fn parse(body: &[u8]) -> Result<Self, PublicError> {
+        let wrong = |mistakes: leasehold_core::document::Mistakes| mistakes.public("request");
+        let node = parse_json(body).map_err(wrong)?;
+        Self::read(&node).map_err(wrong)
+    }
+
+    fn read(node: &Node) -> Result<Self, leasehold_core::document::Mistakes> {
+        let report = Report::default();
+        let mut top = Fields::of(node, &report);
+        let what = what(&mut top, &report);
+        let env = top.get("env").map(|field| read::variables(&field));
+        let mut asked = Asked::default();
+        asked.read(&mut top, "limits", &[]);
+        asked.read(&mut top, "lifetimes", &[Number::IdleTimeout]);
+        asked.read(&mut top, "retention", &[]);
+        let wait = top
+            .get("max_wait")
+            .and_then(|field| Number::MaxWait.read(&field));
+        asked
+            .numbers
+            .extend(wait.map(|wait| (Number::MaxWait, wait)));
+        let priority = top
+            .get("priority")
+            .and_then(|field| field.count(-1_000, 1_000));
+        let isolation = top
+            .get("isolation")
+            .and_then(|field| field.word(&Isolation::ALL.map(|level| (level.word(), level))));
+        let workspace = workspace(&mut top);
+        let artifacts = texts(&mut top, "artifacts", GLOBS_MAX, read::glob);
+        let permissions = top.has("permissions").then(|| {
+            texts(&mut top, "permissions", PERMISSIONS_MAX, |text| {
+                AllowList::Permissions.check(text)?;
+                match text.ends_with('*') {
+                    true => Err(format!("{text:?}: name each permission in full")),
+                    false => Ok(text.to_owned()),
+                }
+            })
+        });
+        top.close();
+        report.finish(what.map(|what| Self {
+            what,
+            env: env.unwrap_or_default(),
+            asked,
+            priority: priority.unwrap_or(0),
+            isolation,
+            workspace,
+            artifacts,
+            permissions,
+        }))
+    }
+
+    /// A bare command with nothing else asked.
+    #[must_use]
+    pub fn command<I: IntoIterator<Item = S>, S: Into<String>>(argv: I) -> Self {
+        Self::of(What::Command {
+            argv: argv.into_iter().map(Into::into).collect(),
+            cwd: None,
+            stdin: None,
+        })
+    }
+
+    /// A request with nothing else asked.
+    #[must_use]
+    pub fn of(what: What) -> Self {
+        Self {
+            what,
+            env: BTreeMap::new(),
+            asked: Asked::default(),
+            priority: 0,
+            isolation: None,
+            workspace: WorkspaceWish::Ephemeral,
+            artifacts: Vec::new(),
+            permissions: None,
+        }
+    }
+
+    /// Digest of all that was asked for, by which an idempotency key knows the request again.
+    ///
+    /// # Errors
+    /// Never for a request that was read.
+    pub fn digest(&self) -> Result<Digest, CanonicalError> {
+        let what = match &self.what {
+            What::Tool { tool, input } => json!({
+                "tool": tool.name,
+                "exact": tool.exact,
+                "input": input,
+            }),
+            What::Command { argv, cwd, stdin } => json!({
+                "argv": argv,
+                "cwd": cwd,
+                "stdin": stdin.as_deref().map(Digest::of),
+            }),
+        };
+        let workspace = match self.workspace {
+            WorkspaceWish::Ephemeral => json!(null),
+            WorkspaceWish::Upload(digest) => json!(digest),
+            WorkspaceWish::Directory(mode) => json!(mode),
+        };
+        let numbers: BTreeMap<String, u64> = self
+            .asked
+            .numbers
+            .iter()
+            .map(|(number, value)| (number.path(), *value))
+            .collect();
+        // Values of variables may be secret: only their digest is in what is hashed.
+        let env: BTreeMap<&String, Digest> = self
+            .env
+            .iter()
+            .map(|(name, value)| (name, Digest::of(value.as_bytes())))
+            .collect();
+        Digest::of_value(&json!({
+            "what": what,
+            "env": env,
+            "numbers": numbers,
+            "on_output": self.asked.on_output,
+            "priority": self.priority,
+            "isolation": self.isolation,
+            "workspace": workspace,
+            "artifacts": self.artifacts,
+            "permissions": self.permissions,
+        }))
     }
 }
+
+fn texts(
+    top: &mut Fields<'_>,
+    name: &'static str,
+    most: usize,
+    rule: impl Fn(&str) -> Result<String, String>,
+) -> Vec<String> {
+    let Some(field) = top.get(name) else {
+        return Vec::new();
+    };
+    field
+        .items(most)
+        .iter()
+        .filter_map(|item| item.parsed(1_024, &rule))
+        .collect()
+}
+
+/// Exactly one of tool and command, and only what goes with it.
+fn what(top: &mut Fields<'_>, report: &Report) -> Option<What> {
+    let tool = top.get("tool");
+    let command = top.get("command");
+    let input = top.get("input");
+    let rest = [top.get("cwd"), top.get("stdin"), top.get("stdin_base64")];
+    match (tool, command) {
+        (Some(tool), None) => {
+            for field in rest.iter().flatten() {
+                field.wrong("goes with `command` alone; a tool gets `input`");
+            }
+            let input = match input {
+                Some(field) => Some(input_text(&field)?),
+                None => None,
+            };
+            let tool = tool.parsed(160, ToolWish::parse)?;
+            Some(What::Tool { tool, input })
+        }
+        (None, Some(command)) => {
+            if let Some(field) = input {
+                field.wrong("goes with `tool` alone; a command gets `stdin`");
+            }
+            let [cwd, text, base64] = rest;
+            Some(What::Command {
+                argv: argv(&command)?,
+                cwd: cwd.and_then(|field| cwd_text(&field)),
+                stdin: stdin(text, base64),
+            })
+        }
+        (Some(_), Some(command)) => {
+            command.wrong("goes not with `tool`: ask for one of the two");
+            None
+        }
+        (None, None) => {
+            report.note("", None, "nothing to run: name a `tool` or a `command`");
+            None
+        }
+    }
+}
+
+fn input_text(field: &Field<'_>) -> Option<String> {
+    let text = field.node.to_json().to_string();
+    if text.len() > VALUE_MAX {
+        field.wrong(format!("{} bytes of JSON: most is {VALUE_MAX}", text.len()));
+        return None;
+    }
+    Some(text)
+}
+
+fn argv(field: &Field<'_>) -> Option<Vec<String>> {
+    let items = field.items(ARGS_MAX);
+    let mut argv = Vec::with_capacity(items.len());
+    for item in &items {
+        match &item.node.content {
+            Content::Text(text) if !text.contains('\0') => argv.push(text.clone()),
+            Content::Text(_) => item.wrong("has a NUL byte"),
+            _ => item.wrong(format!("{}: expected a text", item.node.shown())),
+        }
+    }
+    if argv.first().is_none_or(String::is_empty) {
+        field.wrong("empty: a list, program first");
+        return None;
+    }
+    let bytes: usize = argv.iter().map(|argument| argument.len() + 1).sum();
+    if bytes > EXEC_BYTES_MAX {
+        field.wrong(format!("{bytes} bytes: most is {EXEC_BYTES_MAX}"));
+        return None;
+    }
+    Some(argv)
+}
+
+fn cwd_text(field: &Field<'_>) -> Option<String> {
+    field.parsed(4_096, |text| {
+        if text.starts_with('/') && !text.contains('\0') {
+            return Ok(text.to_owned());
+        }
+        Err(format!(
+            "{text:?}: expected an absolute path inside the sandbox"
+        ))
+    })
+}
+
+fn stdin(text: Option<Field<'_>>, base64: Option<Field<'_>>) -> Option<Vec<u8>> {
+    let bytes = match (&text, &base64) {
+        (Some(_), Some(base64)) => {
+            base64.wrong("goes not with `stdin`: give one of the two");
+            return None;
+        }
+        (Some(field), None) => match &field.node.content {
+            Content::Text(text) => text.clone().into_bytes(),
+            _ => {
+                field.wrong(format!("{}: expected a text", field.node.shown()));
+                return None;
+            }
+        },
+        (None, Some(field)) => field.parsed(STDIN_MAX.div_ceil(3) * 4, |text| {
+            data_encoding::BASE64
+                .decode(text.as_bytes())
+                .map_err(|_| "expected base64 with its padding")
+        })?,
+        (None, None) => return None,
+    };
+    if bytes.len() > STDIN_MAX {
+        if let Some(field) = text.or(base64) {
+            field.wrong(format!(
+                "{} bytes: most is {STDIN_MAX}; upload a workspace for more",
+                bytes.len()
+            ));
+        }
+        return None;
+    }
+    Some(bytes)
+}
+
+fn workspace(top: &mut Fields<'_>) -> WorkspaceWish {
+    let Some(field) = top.get("workspace") else {
+        return WorkspaceWish::Ephemeral;
+    };
+    let mut fields = field.fields();
+    let upload = fields
+        .need("mode", "one of ephemeral, upload")
+        .and_then(|field| field.word(&[("ephemeral", false), ("upload", true)]));
+    let wish = match upload {
+        Some(true) => fields
+            .need("content", "the digest that the upload was answered with")
+            .and_then(|field| field.parsed(128, Digest::parse))
+            .map_or(WorkspaceWish::Ephemeral, WorkspaceWish::Upload),
+        _ => WorkspaceWish::Ephemeral,
+    };
+    fields.close();
+    wish
+}
+
+#[cfg(test)]
+mod tests;

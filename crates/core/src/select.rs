@@ -40,6 +40,8 @@ pub struct Abilities {
     pub workspaces: Vec<WorkspaceMode>,
     /// Limits it cannot hold on this host (invariant I6).
     pub unenforced: Vec<Resource>,
+    /// Digest of what its computers are made of here, as probed.
+    pub posture: Option<Digest>,
 }
 
 /// One backend on one worker.

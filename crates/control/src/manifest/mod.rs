@@ -5,7 +5,7 @@
 //! must allow. Reading one is pure, and tells everything that is wrong at once.
 
 mod entry;
-mod read;
+pub(crate) mod read;
 mod warn;
 mod write;
 

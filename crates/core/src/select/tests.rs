@@ -20,6 +20,7 @@ fn abilities() -> Abilities {
         extras: vec!["gpu".to_owned()],
         workspaces: vec![WorkspaceMode::Ephemeral],
         unenforced: Vec::new(),
+        posture: None,
     }
 }
 

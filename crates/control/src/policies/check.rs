@@ -1,0 +1,116 @@
+//! What a document must be at the scope where it is to hold. Pure; also used without a daemon.
+
+use leasehold_core::document::{Mistake, Mistakes};
+use leasehold_core::policy::{Document, Number, Scope};
+
+use crate::yaml;
+
+/// Numbers that count over a whole tenant, so that a narrower document cannot hold them.
+const OF_TENANTS: [Number; 4] = [
+    Number::Running,
+    Number::Queued,
+    Number::PerMinute,
+    Number::Weight,
+];
+
+/// Reads a document, YAML or JSON, for a scope.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn check(scope: &Scope, text: &[u8]) -> Result<Document, Mistakes> {
+    let document = Document::read(&yaml::parse(text)?)?;
+    let narrow = match scope {
+        Scope::Platform | Scope::Tenant(_) => false,
+        Scope::Project(..) | Scope::Principal(..) | Scope::Tool(..) => true,
+    };
+    let principal = matches!(scope, Scope::Project(..) | Scope::Principal(..));
+    let misplaced: Vec<Mistake> = document
+        .numbers
+        .iter()
+        .filter(|(number, _)| {
+            narrow && OF_TENANTS.contains(number) || principal && **number == Number::ToolRunning
+        })
+        .map(|(number, value)| Mistake {
+            path: number.path(),
+            line: None,
+            message: format!(
+                "{}: counts over a tenant; write it at `platform`, `tenant/T`{}",
+                number.show(*value),
+                match number {
+                    Number::ToolRunning => " or `tenant/T/tool/X`",
+                    _ => "",
+                }
+            ),
+        })
+        .collect();
+    if misplaced.is_empty() {
+        return Ok(document);
+    }
+    Err(Mistakes(misplaced))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DEFAULT, PLATFORM};
+    use super::*;
+    use leasehold_core::policy::{AllowList, Effective, Level};
+
+    fn level(scope: &str, text: &str) -> Level {
+        let scope = Scope::parse(scope).unwrap();
+        let document = check(&scope, text.as_bytes()).unwrap();
+        Level {
+            digest: leasehold_core::digest::Digest::of_value(&document.to_value()).unwrap(),
+            scope,
+            version: 0,
+            document,
+        }
+    }
+
+    #[test]
+    fn the_built_in_policies_allow_work_and_neither_network_nor_credentials() {
+        let effective = Effective::meet(vec![
+            level("platform", PLATFORM),
+            level("tenant/default", DEFAULT),
+        ]);
+        for (list, thing) in [
+            (AllowList::Tools, "text.wordcount"),
+            (AllowList::Commands, "python3"),
+            (AllowList::Workspaces, "ephemeral"),
+            (AllowList::Trust, "first_party"),
+            (AllowList::Backends, "process"),
+            (AllowList::Placement, "local"),
+        ] {
+            assert_eq!(effective.allows(list, thing), Ok(()), "{thing}");
+        }
+        for (list, thing) in [
+            (AllowList::Egress, "example.org:443"),
+            (AllowList::Credentials, "vault/x"),
+            (AllowList::Permissions, "repo.read"),
+            (AllowList::Placement, "abroad"),
+        ] {
+            assert!(effective.allows(list, thing).is_err(), "{thing}");
+        }
+        let trust = effective.trust_of_commands().0;
+        assert_eq!(trust.word(), "first_party");
+        let other = Effective::meet(vec![level("platform", PLATFORM)]);
+        assert_eq!(other.trust_of_commands().0.word(), "untrusted");
+        for number in Number::of_section("limits").filter(|number| *number != Number::CpuTime) {
+            assert!(effective.cap(number).is_some(), "{number:?} is not bounded");
+        }
+    }
+
+    #[test]
+    fn what_counts_over_a_tenant_is_refused_in_a_narrower_document() {
+        let check = |scope: &str, text: &str| check(&Scope::parse(scope).unwrap(), text.as_bytes());
+        let text = "version: 1\nshare: {running: 3}\n";
+        assert!(check("tenant/t", text).is_ok());
+        let error = check("tenant/t/principal/p", text).unwrap_err().to_string();
+        assert!(
+            error.starts_with("share.running: 3: counts over a tenant"),
+            "{error}"
+        );
+        let text = "version: 1\nshare: {tool_running: 3}\n";
+        assert!(check("tenant/t/tool/x", text).is_ok());
+        assert!(check("tenant/t/project/x", text).is_err());
+    }
+}
