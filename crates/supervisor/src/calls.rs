@@ -315,7 +315,7 @@ impl Server {
             let fds = self.accepted_fds(key, input.take());
             self.send_accepted(key, from, tag, fds);
             for time in &stages {
-                self.notify(from, tag, Event::Stage(*time));
+                self.notify_soon(from, tag, Event::Stage(*time), Vec::new());
             }
         }
     }
@@ -342,7 +342,7 @@ impl Server {
             input: fds.len() > 2,
             warm: record.warm,
         };
-        self.notify_with(from, tag, event, fds);
+        self.notify_soon(from, tag, event, fds);
     }
 
     fn attach(&mut self, from: Key, tag: u64, run: &RunId) -> Answer {

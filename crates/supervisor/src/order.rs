@@ -264,9 +264,9 @@ impl Server {
         }
         self.slots_lost(&lost);
         for (at, key) in lost.into_iter().enumerate() {
-            // It is at one order at a time, the oldest.
+            // It is at the oldest, one for each core.
             if let Some(sandbox) = self.sandboxes.get_mut(&key) {
-                sandbox.overdue |= at == 0 && half_made_lives;
+                sandbox.overdue |= at < self.cores.len() && half_made_lives;
             }
             self.not_made(key, "it could not be made: the spawner is gone".to_owned());
         }
@@ -279,12 +279,12 @@ impl Server {
     fn end_half_made(&mut self) -> bool {
         let mut known: HashSet<u32> = self.sandboxes.values().map(Sandbox::init_pid).collect();
         known.insert(self.spawner.pid());
-        known.extend(self.orphans.iter().map(|orphan| orphan.0));
         let formatting = self
             .sandboxes
             .values()
             .filter_map(|it| it.formatting.as_ref());
         known.extend(formatting.map(crate::scratch::Formatting::pid));
+        known.extend(self.orphans.iter().map(|orphan| orphan.0));
         let mut left: Vec<Pid> = made_children()
             .into_iter()
             .filter(|pid| !known.contains(&pid.as_raw_nonzero().get().cast_unsigned()))

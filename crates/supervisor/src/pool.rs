@@ -14,7 +14,7 @@ use crate::admit::{Admitted, admit};
 use crate::calls::new_sandbox_id;
 use crate::log;
 use crate::make::group_limits;
-use crate::run::{Exec, Run};
+use crate::run::Exec;
 use crate::sandbox::Role;
 use crate::server::{Server, Timer};
 use crate::source::Key;
@@ -23,10 +23,7 @@ use crate::source::Key;
 const SLOTS_MAX: u32 = 4_096;
 /// Failures in a row after which a pool is given up.
 const FAILURES_MAX: u32 = 3;
-/// Most slots of all pools that are being made at one time: what is parked is worth more than what
-/// keeps both cores busy.
-const MAKING_MAX: usize = 2;
-/// How long after a claim the command has the machine to itself, if the pool can spare it.
+/// How long after a claim the run has the machine to itself, if the pool can spare it.
 const REFILL_PAUSE: Duration = Duration::from_millis(10);
 
 /// One pool.
@@ -50,6 +47,10 @@ impl Pool {
     /// Connections that wait until it is full.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = Key> {
         self.waiters.iter().map(|(key, _)| *key)
+    }
+
+    fn low(&self) -> bool {
+        self.ready.len() + self.making.len() <= self.count / 2
     }
 }
 
@@ -274,17 +275,23 @@ impl Server {
         }
     }
 
-    /// Whether a slot is missing and may be made now: while commands run only for a pool that is
-    /// half empty, or when they have been running for a while.
+    /// Whether a slot is missing and may be made now: as many at a time as there are cores to make
+    /// them on; and while there are runs only for a pool that is half empty, or when nobody has
+    /// claimed anything for a while. A run that is being removed counts: its caller waits for that.
     pub(crate) fn wants_refill(&self) -> bool {
         let room = self.sandboxes.len() + self.stuck.len() < self.capacity;
-        if self.stopping || !room || self.making() >= MAKING_MAX {
+        if self.stopping || !room || self.making() >= self.cores.len().max(1) {
             return false;
         }
         self.short_pool().is_some_and(|pool| {
-            let low = pool.ready.len() + pool.making.len() <= pool.count / 2;
-            low || !self.timers.pending(Timer::Refill) || self.runs.values().all(Run::told)
+            pool.low() || !self.timers.pending(Timer::Refill) || self.runs.is_empty()
         })
+    }
+
+    /// Whether a pool is so empty that its slots must not wait for a quiet moment, which may never
+    /// come while it is claimed from.
+    pub(crate) fn runs_dry(&self) -> bool {
+        self.short_pool().is_some_and(Pool::low)
     }
 
     fn making(&self) -> usize {

@@ -115,11 +115,6 @@ impl Run {
         self.exec.cwd.as_deref().unwrap_or("/workspace")
     }
 
-    /// Whether its followers know the outcome.
-    pub(crate) fn told(&self) -> bool {
-        self.told_end
-    }
-
     /// Whether the outcome is fixed.
     pub(crate) fn ended(&self) -> bool {
         self.record.end.is_some()

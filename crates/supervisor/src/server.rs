@@ -34,6 +34,8 @@ use crate::uids::Uids;
 
 /// Descriptors one sandbox with a run holds, rounded up; the descriptor limit is divided by it.
 pub(crate) const FDS_PER_SANDBOX: u64 = 24;
+/// How long a notice that nobody waits for may wait for one that somebody does.
+const UNHURRIED: Duration = Duration::from_millis(1);
 /// Bytes moved from a pipe to its spool in one go.
 const BUFFER: usize = 128 << 10;
 /// How long an orderly end may take before the supervisor leaves the rest to parent-death signals
@@ -75,6 +77,8 @@ pub(crate) enum Timer {
     Stuck,
     /// A command has had the machine to itself for long enough.
     Refill,
+    /// Notices that nobody waits for have waited long enough.
+    Unhurried,
     /// Look for what is not kept any longer.
     Prune,
     /// Nothing was to do for a while.
@@ -129,7 +133,9 @@ pub(crate) struct Server {
     listener: Option<OwnedFd>,
     signals: OwnedFd,
     idle_exit: Duration,
+    /// Connections with something to send now, and those with something that may wait.
     unflushed: Vec<Key>,
+    unhurried: Vec<Key>,
     next_key: Key,
 }
 
@@ -208,6 +214,7 @@ impl Server {
             signals: parts.signals,
             idle_exit: parts.idle_exit,
             unflushed: Vec::new(),
+            unhurried: Vec::new(),
             next_key: 1,
         };
         server.watch_spawner()?;
@@ -245,7 +252,7 @@ impl Server {
             while let Some(timer) = self.timers.due(now) {
                 self.on_timer(timer);
             }
-            if quiet && self.wants_refill() {
+            if (quiet || self.runs_dry()) && self.wants_refill() {
                 self.refill();
             }
         }
@@ -328,6 +335,7 @@ impl Server {
             Timer::Answer => self.take_answer(),
             Timer::Stuck => self.retry_stuck(),
             Timer::Refill => {}
+            Timer::Unhurried => self.hurry(),
             Timer::Hello(key) => self.on_hello_late(key),
             Timer::Prune => self.on_prune(),
             Timer::Idle => self.leave_if_alone(),
@@ -376,6 +384,7 @@ impl Server {
         for (key, tag) in std::mem::take(&mut self.stoppers) {
             self.notify(key, tag, Event::Done);
         }
+        self.hurry();
         self.flush();
         if self.listener.is_some() {
             let _ = std::fs::remove_file(self.paths.socket());
@@ -523,6 +532,27 @@ impl Server {
         }
     }
 
+    /// Queues a notice that nobody waits for: it goes with the next one that somebody does, or by
+    /// itself before long, so that a short run does not wake its caller for each of its stages.
+    pub(crate) fn notify_soon(&mut self, key: Key, tag: u64, event: Event, fds: Vec<OwnedFd>) {
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        if !connection.push(tag, event, fds) {
+            return self.drop_connection(key);
+        }
+        self.unhurried.push(key);
+        if !self.timers.pending(Timer::Unhurried) {
+            let now = Instant::now();
+            self.timers.set(Timer::Unhurried, now, UNHURRIED);
+        }
+    }
+
+    /// Notices have waited for others long enough.
+    fn hurry(&mut self) {
+        self.unflushed.append(&mut self.unhurried);
+    }
+
     /// Queues a notice for everybody who follows a run.
     pub(crate) fn tell(&mut self, run: Key, event: &Event) {
         let Some(run) = self.runs.get(&run) else {
@@ -536,8 +566,16 @@ impl Server {
     /// Sends what is queued, as far as the sockets take it.
     fn flush(&mut self) {
         let mut keys = std::mem::take(&mut self.unflushed);
+        if keys.is_empty() {
+            return;
+        }
         keys.sort_unstable();
         keys.dedup();
+        self.unhurried
+            .retain(|key| keys.binary_search(key).is_err());
+        if self.unhurried.is_empty() {
+            self.timers.clear(Timer::Unhurried);
+        }
         for key in keys {
             self.flush_one(key);
         }

@@ -36,8 +36,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 const WORKLOAD: (u32, u32) = (1_000, 1_000);
 /// Longest pause between two looks at processor time and disk.
 const WATCH_MAX: Duration = Duration::from_millis(250);
-/// The same while little is left of the disk: how full it was is not told afterwards.
-const WATCH_SHORT: Duration = Duration::from_millis(10);
+/// Shortest such pause for the sake of the disk: how full it was is not told afterwards.
+const WATCH_SHORT: Duration = Duration::from_millis(20);
 /// Shortest such pause.
 const WATCH_MIN: Duration = Duration::from_millis(5);
 
@@ -78,7 +78,9 @@ impl Server {
             self.timers.set(Timer::Hold(key), now, hold);
         }
         if run.accepted {
-            self.tell(key, &Event::Stage(time));
+            for (from, tag) in run.followers.clone() {
+                self.notify_soon(from, tag, Event::Stage(time), Vec::new());
+            }
         }
         true
     }
@@ -288,19 +290,17 @@ impl Server {
 
     /// Arms the deadlines of a command that is let go.
     fn arm(&mut self, key: Key, sandbox: Key, now: Instant) {
-        let Some(limits) = self
-            .sandboxes
-            .get(&sandbox)
-            .map(|found| &found.admitted.limits)
-        else {
+        let Some(sandbox) = self.sandboxes.get(&sandbox) else {
             return;
         };
+        let limits = &sandbox.admitted.limits;
         let wall = Duration::from_millis(limits.wall_ms.value);
         self.timers.set(Timer::Wall(key), now, wall);
+        let disk = sandbox.until_full().clamp(WATCH_SHORT, WATCH_MAX);
         let first = limits.cpu_time_ms.map_or(WATCH_MAX, |limit| {
             pause(limit.value.saturating_mul(1_000), limits.cpu_milli.value)
         });
-        self.timers.set(Timer::Watch(key), now, first);
+        self.timers.set(Timer::Watch(key), now, first.min(disk));
     }
 
     /// Looks at what the kernel does not tell by itself: processor time used, and a full disk.
@@ -316,10 +316,10 @@ impl Server {
         }
         note_disk(run, sandbox);
         let limits = &sandbox.admitted.limits;
-        let mut next = if sandbox.disk_is_short() {
-            WATCH_SHORT
-        } else {
-            WATCH_MAX
+        let full = |hit: &LimitHit| matches!(hit.which, Resource::Disk | Resource::Inodes);
+        let mut next = match run.seen.denied.iter().any(full) {
+            true => WATCH_MAX,
+            false => sandbox.until_full().clamp(WATCH_SHORT, WATCH_MAX),
         };
         let used = sandbox
             .group
