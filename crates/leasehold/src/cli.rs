@@ -146,6 +146,7 @@ pub(crate) struct RunFlags {
     /// Directory at /workspace: DIR or DIR:clone (copy on write, thrown away), DIR:ro, or DIR:rw
     #[arg(long, value_name = "DIR[:MODE]")]
     pub(crate) workspace: Option<OsString>,
+    /// (changed in place; what this host's tools may execute of it afterwards is told)
     /// Keep files below /workspace that match; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub(crate) artifact: Vec<String>,

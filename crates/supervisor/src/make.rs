@@ -4,7 +4,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::limits::Limits;
@@ -242,13 +242,14 @@ impl Sandbox {
         }
     }
 
-    /// Whether less than a quarter of its disk is left.
-    pub(crate) fn disk_is_short(&self) -> bool {
+    /// The shortest time in which what is left of its disk can be filled: about a byte in a nanosecond,
+    /// a file in five microseconds.
+    pub(crate) fn until_full(&self) -> Duration {
         let limits = &self.admitted.limits;
-        self.disk().is_some_and(|disk| {
-            let short = |used: u64, limit: u64| used > limit / 4 * 3;
-            short(disk.bytes, limits.disk_bytes.value) || short(disk.inodes, limits.inodes.value)
-        })
+        let used = self.disk().unwrap_or_default();
+        let bytes = limits.disk_bytes.value.saturating_sub(used.bytes);
+        let files = limits.inodes.value.saturating_sub(used.inodes);
+        Duration::from_nanos(bytes.min(files.saturating_mul(5_000)))
     }
 
     /// How full its disk is.
@@ -266,7 +267,7 @@ impl Sandbox {
 }
 
 /// What is used of a sandbox's disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DiskUse {
     pub(crate) bytes: u64,
     pub(crate) inodes: u64,

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use leasehold_e2e::{Instance, Need, need};
 
+use super::lent::{git, listed};
 use super::{collect, everything, rows};
 
 /// What is obeyed, whether or not it was there at the start.
@@ -64,13 +64,7 @@ fn p40_a_clone_leaves_no_hook_behind() {
     }
     let instance = Instance::new();
     let project = instance.scratch("project");
-    let git = |words: &[&str]| {
-        let mut command = Command::new("git");
-        command
-            .args(["-c", "user.name=a", "-c", "user.email=a@b"])
-            .args(words);
-        command.current_dir(&project).output().expect("git")
-    };
+    let git = |words: &[&str]| git(&project, words);
     assert!(git(&["init", "-q"]).status.success());
     let mode = |mode: &str| format!("{}:{mode}", project.display());
     let hook = "import os; p = '.git/hooks/pre-commit'; os.makedirs('.git/hooks', exist_ok=True); open(p, 'w').write('#!/bin/sh\\ntouch ran\\n'); os.chmod(p, 0o755)";
@@ -87,7 +81,9 @@ fn p40_a_clone_leaves_no_hook_behind() {
     };
     run(&mode("clone"));
     assert!(!ran(&project), "a hook of the guest ran on the host");
-    // Where the caller lends the folder itself, the hook is there and runs.
+    // Where the caller lends the folder itself, the hook is there, listed, and runs.
     run(&mode("rw"));
+    let rows = listed(&instance.last_record());
+    assert_eq!(rows[".git/hooks/pre-commit"], "created");
     assert!(ran(&project), "the hook was no hook");
 }

@@ -5,6 +5,7 @@
 //! reads the naive way is seen to be taken in.
 
 mod later;
+mod lent;
 mod links;
 mod names;
 mod objects;
