@@ -10,7 +10,7 @@
 )]
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
@@ -81,34 +81,20 @@ struct CloneArgs {
 /// `CLONE_INTO_CGROUP`; its constant in `libc` is too narrow.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// A process of one's own, or one beside oneself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parent {
-    /// The caller.
-    Me,
-    /// The caller's parent.
-    Mine,
-}
-
-/// `clone3(2)` like a fork, with namespaces and, where given, into the control group of that
-/// directory. Only from a single-threaded process.
+/// `clone3(2)` like a fork, but a child of the caller's parent, with namespaces and, where given, into
+/// the control group of that directory. Only from a single-threaded process.
 pub(super) fn clone_process(
     namespaces: UnshareFlags,
-    parent: Parent,
     cgroup: Option<BorrowedFd<'_>>,
 ) -> Result<Side, Errno> {
     let mut pidfd: i32 = -1;
-    let (extra, exit_signal) = match parent {
-        // The exit signal is the caller's own then, and must not be named.
-        Parent::Mine => (libc::CLONE_PARENT, 0),
-        Parent::Me => (0, libc::SIGCHLD),
-    };
     let args = CloneArgs {
         flags: u64::from(namespaces.bits())
-            | u64::from((libc::CLONE_PIDFD | extra).cast_unsigned())
+            | u64::from((libc::CLONE_PIDFD | libc::CLONE_PARENT).cast_unsigned())
             | cgroup.map_or(0, |_| CLONE_INTO_CGROUP),
         pidfd: std::ptr::from_mut(&mut pidfd) as u64,
-        exit_signal: u64::from(exit_signal.cast_unsigned()),
+        // The exit signal is the caller's own, and must not be named.
+        exit_signal: 0,
         cgroup: cgroup.map_or(0, |group| u64::from(group.as_raw_fd().cast_unsigned())),
         ..CloneArgs::default()
     };
@@ -130,6 +116,108 @@ pub(super) fn clone_process(
             pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
         }),
         _ => Err(last_errno()),
+    }
+}
+
+/// Bytes of stack for a process beside this one.
+const BESIDE_STACK: usize = 64 << 10;
+
+/// What a process beside this one is to do.
+type Work<'a> = dyn FnMut() -> Result<(), Errno> + 'a;
+
+/// What such a process starts with.
+struct Task<'a, 'b> {
+    work: &'a mut Work<'b>,
+    parent: Option<rustix::process::Pid>,
+    said: BorrowedFd<'a>,
+}
+
+/// A process that shares this one's memory and nothing else, has done its work, and does nothing any
+/// more. It ends with the value.
+#[derive(Debug)]
+pub(super) struct Beside {
+    pid: rustix::process::Pid,
+    /// What it runs on, to be kept until it is gone.
+    _stack: Vec<u128>,
+}
+
+impl Beside {
+    /// Has `work` done by such a process, while this one waits: far cheaper than a fork. The work
+    /// must not panic, allocate, or use a call of the C library that can fail: memory, and in it the
+    /// place for error numbers, is shared. Only from a single-threaded process.
+    ///
+    /// # Errors
+    /// When there can be no such process, and what the work gives.
+    pub(super) fn run(work: &mut Work<'_>) -> Result<Self, Errno> {
+        let (outcome, said) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let dumpable = rustix::process::dumpable_behavior()?;
+        let mut stack = vec![0_u128; BESIDE_STACK / size_of::<u128>()];
+        let mut task = Task {
+            work,
+            parent: Some(rustix::process::getpid()),
+            said: said.as_fd(),
+        };
+        // SAFETY: the stack is memory of our own, aligned, large enough, and kept until the process
+        // is reaped; stacks grow down from its end. The task is used before the answer alone, for
+        // which this frame waits, and by nobody else meanwhile. The process ends by a signal or by
+        // `_exit` and never returns into frames of this one.
+        let pid = unsafe {
+            libc::clone(
+                begin_beside,
+                stack.as_mut_ptr_range().end.cast(),
+                libc::CLONE_VM | libc::SIGCHLD,
+                (&raw mut task).cast(),
+            )
+        };
+        let pid = match pid {
+            pid if pid > 0 => rustix::process::Pid::from_raw(pid).ok_or(Errno::SRCH)?,
+            _ => return Err(last_errno()),
+        };
+        let beside = Self { pid, _stack: stack };
+        drop(said);
+        let mut errno = [0; 1];
+        let got = rustix::io::retry_on_intr(|| rustix::io::read(&outcome, &mut errno))?;
+        // A change of identity over there has changed it for the memory that both share.
+        rustix::process::set_dumpable_behavior(dumpable)?;
+        match (got, errno) {
+            (1, [0]) => Ok(beside),
+            (1, [errno]) => Err(Errno::from_raw_os_error(errno.into())),
+            _ => Err(Errno::SRCH),
+        }
+    }
+
+    /// Its number.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // A child of ours that nobody else reaps, so the number is its own.
+        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
+        let options = rustix::process::WaitOptions::empty();
+        let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.pid), options));
+    }
+}
+
+/// What the process starts in.
+extern "C" fn begin_beside(task: *mut libc::c_void) -> libc::c_int {
+    let _bomb = Bomb;
+    // SAFETY: it is the pointer that `Beside::run` passed, to a value that lives until it is answered
+    // below and that nobody else uses until then.
+    let task = unsafe { &mut *task.cast::<Task<'_, '_>>() };
+    let deadly = Some(rustix::process::Signal::KILL);
+    let done = (task.work)()
+        // After the change of identity, which clears it.
+        .and_then(|()| rustix::process::set_parent_process_death_signal(deadly));
+    if rustix::process::getppid() != task.parent {
+        end(0);
+    }
+    let errno = done.map_or_else(Errno::raw_os_error, |()| 0);
+    let _ = rustix::io::write(task.said, &[errno as u8]);
+    loop {
+        rustix::event::pause();
     }
 }
 

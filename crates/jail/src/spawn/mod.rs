@@ -11,6 +11,7 @@ mod child;
 mod clone;
 mod copy;
 mod etc;
+mod line;
 mod netns;
 mod process;
 mod spec;
@@ -54,6 +55,13 @@ const DEATH_WAIT: Duration = Duration::from_secs(5);
 
 /// Most orders a caller may have open with one spawner: what its socket surely holds.
 pub const ORDERS_MAX: usize = 32;
+
+/// How many sandboxes a spawner that this process starts makes at the same time: one for each
+/// processor this process may run on.
+#[must_use]
+pub fn makings() -> usize {
+    line::processors()
+}
 
 /// What a spawner is made of.
 #[derive(Debug)]
@@ -166,8 +174,8 @@ impl Spawner {
         self.take(spec.deadline + SLACK)
     }
 
-    /// Orders one sandbox and does not wait for it: [`Spawner::take`] gives it. Orders are carried
-    /// out one after the other, so answers come in their order. A caller has at most
+    /// Orders one sandbox and does not wait for it: [`Spawner::take`] gives it. As many orders as
+    /// [`makings`] says are carried out at a time; answers come in the order of the orders. A caller has at most
     /// [`ORDERS_MAX`] orders open.
     ///
     /// # Errors

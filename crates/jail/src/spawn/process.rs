@@ -1,5 +1,6 @@
 //! The spawner's own process: one thread, never executed anew, nothing but the template, the agent and a socket
-//! to the supervisor. It takes one order at a time and ends when the socket does.
+//! to the supervisor. It takes an order, lets the sandbox's first process work, and takes the next while there
+//! is a processor for it (`line.rs`); it ends when the socket does.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,14 +14,14 @@ use rustix::process::{Signal, pidfd_send_signal};
 use rustix::thread::UnshareFlags;
 
 use super::child::{self, Plan};
-use super::clone::{Bomb, Parent, Side, clone_process, close_range, end, unshare};
+use super::clone::{Bomb, Side, clone_process, close_range, end, unshare};
+use super::line::{Line, Seen, Unmade, Work};
 use super::netns::Pool;
-use super::spec::Namespaces;
 use super::step::{At, Failed, MakeStep};
 use super::template::Template;
 use super::tree;
 use super::userns::{self, Blanks, Maker, Mapper, RootlessIds};
-use super::wire::{self, Answer, Order, Progress};
+use super::wire::{self, Answer, Order};
 use crate::mount::{self, PLAIN};
 
 /// How long nobody must have ordered anything before a network namespace is made ahead.
@@ -29,6 +30,8 @@ const IDLE: Duration = Duration::from_millis(3);
 const RETRY: Duration = Duration::from_secs(1);
 /// User namespaces of one sandbox: its own, and one that translates the owners of its workspace.
 const FIRST_BLANKS: usize = 2;
+/// How long it waits where nothing is due.
+const FOREVER: Duration = Duration::from_secs(3_600);
 /// How long ids may take to be mapped from outside.
 const MAP_WAIT: Duration = Duration::from_secs(10);
 
@@ -48,7 +51,6 @@ pub(super) fn run(start: Start) -> ! {
         Ok(mut spawner) => {
             if wire::send_answer(socket, Answer::Ready, &[]).is_ok() {
                 spawner.serve(socket);
-                let _ = spawner.blanks.end();
             }
             end(0)
         }
@@ -65,10 +67,8 @@ struct Spawner<'a> {
     template: Template,
     pool: Pool,
     blanks: Blanks,
+    line: Line,
 }
-
-/// What went wrong, and the killed process the supervisor has to reap.
-type Unmade = (Failed, Option<OwnedFd>);
 
 impl<'a> Spawner<'a> {
     fn set_up(start: &'a Start) -> Result<Self, Failed> {
@@ -86,9 +86,9 @@ impl<'a> Spawner<'a> {
             Err(errno) => return Err(errno).at(MakeStep::MakerIds),
         }
         let mut blanks = Blanks::new(start.maker);
-        // What the first sandbox needs, made by others while the template is built.
+        // What the first sandbox needs.
         for _ in 0..FIRST_BLANKS {
-            blanks.tend(proc.as_fd()).at(MakeStep::Ids)?;
+            blanks.fill_one(proc.as_fd()).at(MakeStep::Ids)?;
         }
         let rootless = start.maker != Maker::Root;
         let template = Template::enter(proc, rootless)?;
@@ -106,44 +106,44 @@ impl<'a> Spawner<'a> {
             template,
             pool,
             blanks,
+            line: Line::new(),
         })
     }
 
     fn serve(&mut self, socket: BorrowedFd<'_>) {
         let mut idle = IDLE;
         loop {
-            let wait = if self.pool.wants() || self.blanks.wants() {
+            let alone = self.line.is_empty();
+            let wait = if alone && (self.pool.wants() || self.blanks.wants()) {
                 idle
             } else {
-                Duration::from_secs(3_600)
+                FOREVER
             };
-            match wire::readable(socket, Instant::now() + wait) {
-                Ok(true) => idle = IDLE,
-                Ok(false) => {
-                    // For want of something; an order that needs it will say so.
-                    if !self.refill() {
-                        idle = RETRY;
-                    }
-                    continue;
-                }
-                Err(_) => return,
-            }
-            let answered = match wire::receive_order(socket) {
-                Ok(Some(order)) => self.answer(socket, &order),
-                Ok(None) => return,
-                Err(errno) => {
-                    let failed = Failed {
-                        step: MakeStep::Order,
-                        errno,
-                    };
-                    wire::send_answer(socket, Answer::Failed(failed), &[])
-                }
-            };
-            if answered.is_err() {
+            let Ok(seen) = self.line.wait(socket, wait) else {
                 return;
+            };
+            if seen == Seen::Order {
+                idle = IDLE;
+                match wire::receive_order(socket) {
+                    Ok(Some(order)) => {
+                        let begun = self.make(&order);
+                        self.line.push(begun);
+                    }
+                    Ok(None) => return,
+                    Err(errno) => {
+                        let failed = Failed {
+                            step: MakeStep::Order,
+                            errno,
+                        };
+                        self.line.push(Err((failed, None)));
+                    }
+                }
+            } else if alone && !self.refill() {
+                // For want of something; an order that needs it will say so.
+                idle = RETRY;
             }
-            if self.blanks.crowded() {
-                let _ = self.blanks.tend(self.template.proc.as_fd());
+            if self.line.answer(socket).is_err() {
+                return;
             }
         }
     }
@@ -153,7 +153,7 @@ impl<'a> Spawner<'a> {
         let proc = self.template.proc.as_fd();
         let mut filled = true;
         if self.blanks.wants() {
-            filled &= self.blanks.tend(proc).is_ok();
+            filled &= self.blanks.fill_one(proc).is_ok();
         }
         if self.pool.wants() {
             filled &= self.pool.fill_one(proc);
@@ -161,20 +161,8 @@ impl<'a> Spawner<'a> {
         filled
     }
 
-    fn answer(&mut self, socket: BorrowedFd<'_>, order: &Order) -> std::io::Result<()> {
-        match self.make(order) {
-            Ok((answer, fds)) => {
-                let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-                wire::send_answer(socket, answer, &borrowed)
-            }
-            Err((failed, pidfd)) => {
-                let borrowed: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
-                wire::send_answer(socket, Answer::Failed(failed), &borrowed)
-            }
-        }
-    }
-
-    fn make(&mut self, order: &Order) -> Result<(Answer, Vec<OwnedFd>), Unmade> {
+    /// Begins one sandbox: its first process goes on by itself.
+    fn make(&mut self, order: &Order) -> Result<Work, Unmade> {
         let until = Instant::now() + order.spec.deadline;
         // Of an order before that failed for it.
         self.leave_given().map_err(|failed| (failed, None))?;
@@ -187,7 +175,7 @@ impl<'a> Spawner<'a> {
             namespaces |= UnshareFlags::NEWNET;
         }
         let group = order.cgroup.as_ref().map(AsFd::as_fd);
-        let side = clone_process(namespaces, Parent::Mine, group)
+        let side = clone_process(namespaces, group)
             .at(MakeStep::Clone)
             .map_err(|failed| (failed, None))?;
         let (pid, pidfd) = match side {
@@ -208,14 +196,16 @@ impl<'a> Spawner<'a> {
             }
             Side::Parent { pid, pidfd } => (pid, pidfd),
         };
-        let ours = prepared.into_ours();
-        match self.attend(order, pid, &pidfd, ours.as_fd(), until) {
-            Ok((answer, mut rest)) => {
-                rest.insert(0, pidfd);
-                Ok((answer, rest))
-            }
+        let progress = prepared.into_ours();
+        match self.attend(order, progress.as_fd()) {
+            Ok(()) => Ok(Work {
+                pid,
+                pidfd,
+                progress,
+                until,
+                single_uid: self.maker.single_uid(),
+            }),
             Err(failed) => {
-                // It may be dead already; then this says so and nothing else is to be done.
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
                 Err((failed, Some(pidfd)))
             }
@@ -243,35 +233,14 @@ impl<'a> Spawner<'a> {
 
     /// The outside half of making one sandbox, while its first process works: the user namespace it
     /// is to enter. There is no other hand-over, since each costs a wake-up on both sides.
-    fn attend(
-        &mut self,
-        order: &Order,
-        pid: u32,
-        pidfd: &OwnedFd,
-        progress: BorrowedFd<'_>,
-        until: Instant,
-    ) -> Result<(Answer, Vec<OwnedFd>), Failed> {
+    fn attend(&mut self, order: &Order, progress: BorrowedFd<'_>) -> Result<(), Failed> {
         let map = self.maker.map(order.spec.ids);
         let proc = self.template.proc.as_fd();
         let namespace = self.blanks.with_maps(proc, &map, &map).at(MakeStep::Ids)?;
         self.leave_given()?;
-        // A process that failed early has said why; that is read below.
+        // A process that failed early has said why; that is read when its socket ends.
         let _ = wire::go(progress, &[namespace.as_fd()]);
-        // Its end is the end of the socket: it is the agent then, or it died.
-        if !wire::ended(progress, until).at(MakeStep::Answer)? {
-            return Err(Errno::TIMEDOUT).at(MakeStep::Deadline);
-        }
-        let (namespaces, copied, fds) = standing(progress)?;
-        if wire::readable(pidfd.as_fd(), Instant::now()).at(MakeStep::Answer)? {
-            return Err(Errno::SRCH).at(MakeStep::Died);
-        }
-        let answer = Answer::Made {
-            pid,
-            namespaces,
-            single_uid: self.maker.single_uid(),
-            copied,
-        };
-        Ok((answer, fds))
+        Ok(())
     }
 
     /// Leaves a network namespace that is a sandbox's now.
@@ -328,37 +297,6 @@ impl Prepared {
     fn into_ours(self) -> OwnedFd {
         self.ours
     }
-}
-
-/// What a first process said before its socket ended.
-fn standing(progress: BorrowedFd<'_>) -> Result<(Namespaces, bool, Vec<OwnedFd>), Failed> {
-    let mut stands = None;
-    let mut reset = false;
-    loop {
-        let (said, fds) = match wire::receive_progress(progress) {
-            Ok(Some(said)) => said,
-            Ok(None) => break,
-            // It ended without having read that it may go; what it said comes after this.
-            Err(Errno::CONNRESET) if !reset => {
-                reset = true;
-                continue;
-            }
-            Err(errno) => return Err(errno).at(MakeStep::Answer),
-        };
-        match said {
-            Progress::Standing { namespaces, copied } if fds.len() == 2 => {
-                stands = Some((namespaces, copied, fds));
-            }
-            Progress::Standing { .. } | Progress::Parked => {
-                return Err(Errno::BADMSG).at(MakeStep::Answer);
-            }
-            Progress::Failed(failed) => return Err(failed),
-        }
-    }
-    stands.ok_or(Failed {
-        step: MakeStep::Died,
-        errno: Errno::SRCH,
-    })
 }
 
 /// A `/proc` in which the supervisor's ids mean what they mean to it and settings can be written. As

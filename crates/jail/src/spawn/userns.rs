@@ -1,7 +1,6 @@
 //! User namespaces: the maps of a sandbox, the maker's own namespace of an ordinary user, and the
 //! namespaces that translate the owners of a host directory.
 
-use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,12 +17,12 @@ use rustix::thread::{
     CapabilitiesSecureBits, UnshareFlags, set_capabilities_secure_bits, set_thread_res_uid,
 };
 
-use super::clone::{Bomb, Parent, Side, arrange, clone_process, end, fork, unshare};
+use super::clone::{Beside, Bomb, Side, end, fork, unshare};
 use super::spec::{IdBlock, WORKLOAD_ID};
 use super::step::{Failed, MakeStep};
 use super::wire::{self, Progress};
 
-/// Namespaces kept ready, each by a parked process.
+/// Namespaces kept ready.
 const READY: usize = 4;
 
 /// Uids that own the user namespaces of root's sandboxes: just below all leased blocks. No process
@@ -31,6 +30,7 @@ const READY: usize = 4;
 const OWNERS_FIRST: u32 = 0x5fff_0000;
 /// How many.
 const OWNERS: u32 = 0xffff;
+
 /// First id of the owners of files that are not the workload's: above all leased blocks, and nobody's.
 const STRANGERS_FIRST: u32 = 0x8000_0000;
 /// How many: all ids below those of sandboxes.
@@ -239,55 +239,50 @@ fn map_range(pid: u32, (uid_first, gid_first, count): (u32, u32, u32)) -> Result
     .collect()
 }
 
-/// A new user namespace below the spawner's, without ids yet, in which no further one can be made.
-/// A parked process keeps it until it has its ids.
+/// A new user namespace below the spawner's, without ids yet, in which no further one can be made, and
+/// no process.
 #[derive(Debug)]
 struct Blank {
-    pid: u32,
-    pidfd: OwnedFd,
-    /// The parked process ends when this does.
-    leash: OwnedFd,
+    namespace: OwnedFd,
+    /// Its `setgroups`, `uid_map` and `gid_map`.
+    settings: [OwnedFd; 3],
 }
 
 impl Blank {
-    /// Starts the process; it makes the namespace while the caller does something else.
-    fn begin(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<Self, Errno> {
-        let flags = SocketFlags::CLOEXEC;
-        let (leash, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let (pid, pidfd) = match clone_process(UnshareFlags::empty(), Parent::Me, None)? {
-            Side::Child => {
-                let _bomb = Bomb;
-                drop(leash);
-                park(proc, theirs.as_fd(), owner)
-            }
-            Side::Parent { pid, pidfd } => (pid, pidfd),
+    fn new(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<Self, Errno> {
+        let maker = Beside::run(&mut || own_namespace(proc, owner))?;
+        Self::open(proc, maker.pid())
+    }
+
+    fn open(proc: BorrowedFd<'_>, pid: i32) -> Result<Self, Errno> {
+        let open = |name: &str, flags: OFlags| {
+            let path = CString::new(format!("{pid}/{name}")).map_err(|_| Errno::INVAL)?;
+            rustix::fs::openat(proc, path, flags | OFlags::CLOEXEC, Mode::empty())
         };
-        Ok(Self { pid, pidfd, leash })
+        Ok(Self {
+            namespace: open("ns/user", OFlags::RDONLY)?,
+            settings: [
+                open("setgroups", OFlags::WRONLY)?,
+                open("uid_map", OFlags::WRONLY)?,
+                open("gid_map", OFlags::WRONLY)?,
+            ],
+        })
     }
 
-    /// The namespace, once it stands.
-    fn namespace(&self, proc: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-        // It says whether it has forbidden further namespaces.
-        match wire::receive_progress(self.leash.as_fd())? {
-            Some((Progress::Parked, _)) => {}
-            Some((Progress::Failed(failed), _)) => return Err(failed.errno),
-            _ => return Err(Errno::SRCH),
+    fn map(self, uid_map: &str, gid_map: &str) -> Result<OwnedFd, Errno> {
+        for (file, text) in self.settings.iter().zip(["deny", uid_map, gid_map]) {
+            if rustix::io::write(file, text.as_bytes())? != text.len() {
+                return Err(Errno::IO);
+            }
         }
-        let path = CString::new(format!("{}/ns/user", self.pid)).map_err(|_| Errno::INVAL)?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::openat(proc, path, flags, Mode::empty())
-    }
-
-    fn end(self) -> Result<(), Errno> {
-        drop(self.leash);
-        pidfd_send_signal(&self.pidfd, Signal::KILL)?;
-        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED).map(drop)
+        Ok(self.namespace)
     }
 }
 
 /// Makes the namespace, as this uid where one is given: the kernel counts inotify instances, locked
 /// memory, queues and signals of everybody inside against the uid that made it, too. Were that root
-/// for all, one sandbox could use up what the host's root and all other sandboxes may have.
+/// for all, one sandbox could use up what the host's root and all other sandboxes may have. Runs beside
+/// the spawner: it allocates nothing.
 fn own_namespace(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<(), Errno> {
     if let Some(owner) = owner {
         // Capabilities outlive the change of identity; some hosts want one for what comes next.
@@ -297,33 +292,21 @@ fn own_namespace(proc: BorrowedFd<'_>, owner: Option<u32>) -> Result<(), Errno> 
         set_thread_res_uid(owner, owner, owner)?;
     }
     unshare(UnshareFlags::NEWUSER)?;
-    write_once(proc, "sys/user/max_user_namespaces".into(), "0")
-}
-
-/// The life of a parked process: a namespace, one setting, then nothing until its leash ends.
-fn park(proc: BorrowedFd<'_>, leash: BorrowedFd<'_>, owner: Option<u32>) -> ! {
-    let said = match own_namespace(proc, owner) {
-        Ok(()) => Progress::Parked,
-        Err(errno) => Progress::Failed(Failed {
-            step: MakeStep::Ids,
-            errno,
-        }),
-    };
-    let told = wire::send_progress(leash, said, &[]);
-    // Whatever else of the spawner's it holds would outlive the spawner.
-    if told.is_ok() && arrange(&[leash], 0).is_ok() {
-        let _ = wire::await_go(super::clone::borrow_numbers(0, 0).0);
+    let path = c"sys/user/max_user_namespaces";
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(proc, path, flags, Mode::empty())?;
+    match rustix::io::write(&file, b"0")? {
+        1 => Ok(()),
+        _ => Err(Errno::IO),
     }
-    end(0)
 }
 
-/// User namespaces kept ready, and the processes that kept those already given away.
+/// User namespaces kept ready.
 #[derive(Debug)]
 pub(super) struct Blanks {
     /// As root, how many there were so far: each has an owner of its own.
     made: Option<u32>,
-    ready: VecDeque<Blank>,
-    done: Vec<Blank>,
+    ready: Vec<Blank>,
 }
 
 impl Blanks {
@@ -332,8 +315,7 @@ impl Blanks {
         let start = std::process::id().wrapping_mul(1_009);
         Self {
             made: (maker == Maker::Root).then_some(start),
-            ready: VecDeque::new(),
-            done: Vec::new(),
+            ready: Vec::new(),
         }
     }
 
@@ -342,7 +324,7 @@ impl Blanks {
             *made = made.wrapping_add(1);
             OWNERS_FIRST + *made % OWNERS
         });
-        Blank::begin(proc, owner)
+        Blank::new(proc, owner)
     }
 
     /// A user namespace below the caller's with these maps, in which no process is. It exists as
@@ -354,52 +336,23 @@ impl Blanks {
         uid_map: &str,
         gid_map: &str,
     ) -> Result<OwnedFd, Errno> {
-        let blank = match self.ready.pop_front() {
+        let blank = match self.ready.pop() {
             Some(blank) => blank,
             None => self.blank(proc)?,
         };
-        let namespace = match blank.namespace(proc) {
-            Ok(namespace) => namespace,
-            Err(errno) => {
-                blank.end()?;
-                return Err(errno);
-            }
-        };
-        let pid = blank.pid;
-        self.done.push(blank);
-        write_once(proc, format!("{pid}/setgroups"), "deny")?;
-        write_once(proc, format!("{pid}/uid_map"), uid_map)?;
-        write_once(proc, format!("{pid}/gid_map"), gid_map)?;
-        Ok(namespace)
+        blank.map(uid_map, gid_map)
     }
 
-    /// Whether [`Blanks::tend`] has something to do.
+    /// Whether fewer are ready than should be.
     pub(super) fn wants(&self) -> bool {
-        self.ready.len() < READY || !self.done.is_empty()
+        self.ready.len() < READY
     }
 
-    /// Whether so many are done with that they should be ended before the next order.
-    pub(super) fn crowded(&self) -> bool {
-        self.done.len() > 2 * READY
-    }
-
-    /// Ends what is done with, or makes one more.
-    pub(super) fn tend(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
-        if self.done.is_empty() {
-            let blank = self.blank(proc)?;
-            self.ready.push_back(blank);
-        }
-        self.end_done()
-    }
-
-    fn end_done(&mut self) -> Result<(), Errno> {
-        self.done.drain(..).try_for_each(Blank::end)
-    }
-
-    /// Ends every parked process.
-    pub(super) fn end(&mut self) -> Result<(), Errno> {
-        self.done.extend(self.ready.drain(..));
-        self.end_done()
+    /// Makes one more.
+    pub(super) fn fill_one(&mut self, proc: BorrowedFd<'_>) -> Result<(), Errno> {
+        let blank = self.blank(proc)?;
+        self.ready.push(blank);
+        Ok(())
     }
 }
 
@@ -421,16 +374,6 @@ mod tests {
     #[test]
     fn no_map_of_root_holds_the_makers_own_id() {
         assert_eq!(Maker::Root.map(IDS), "0 5000 65536\n");
-    }
-
-    #[test]
-    fn an_ordinary_users_workload_is_the_caller() {
-        assert_eq!(RANGE.map(IDS), "0 5000 1000\n1000 0 1\n1001 6001 64535\n");
-        assert_eq!(RANGE.owners(IDS).workload, 0);
-        assert_eq!(RANGE.first_id(), 0);
-        assert_eq!(SINGLE.map(IDS), "1000 0 1\n");
-        assert_eq!(SINGLE.first_id(), WORKLOAD_ID);
-        assert!(SINGLE.single_uid() && !RANGE.single_uid());
     }
 
     /// Every id has at most one meaning and none but the owner's is of a sandbox.
@@ -463,5 +406,15 @@ mod tests {
                 assert!(*outside >= STRANGERS_FIRST && *count < STRANGERS_FIRST);
             }
         }
+    }
+
+    #[test]
+    fn an_ordinary_users_workload_is_the_caller() {
+        assert_eq!(RANGE.map(IDS), "0 5000 1000\n1000 0 1\n1001 6001 64535\n");
+        assert_eq!(RANGE.owners(IDS).workload, 0);
+        assert_eq!(RANGE.first_id(), 0);
+        assert_eq!(SINGLE.map(IDS), "1000 0 1\n");
+        assert_eq!(SINGLE.first_id(), WORKLOAD_ID);
+        assert!(SINGLE.single_uid() && !RANGE.single_uid());
     }
 }

@@ -62,23 +62,13 @@ pub(super) enum Progress {
 
 /// Waits until a socket has something or its end, or the moment is over (`false`).
 pub(super) fn readable(socket: BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
-    wait(socket, PollFlags::IN, until)
-}
-
-/// Waits until nobody holds the other end of a socket, or the moment is over (`false`). What is
-/// said meanwhile wakes nobody and can be read then.
-pub(super) fn ended(socket: BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
-    wait(socket, PollFlags::empty(), until)
-}
-
-fn wait(socket: BorrowedFd<'_>, events: PollFlags, until: Instant) -> Result<bool, Errno> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        let mut fds = [PollFd::from_borrowed_fd(socket, events)];
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) => return Ok(false),
             Ok(_) => return Ok(true),
