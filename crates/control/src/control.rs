@@ -3,6 +3,7 @@
 //! Every method takes who asks, checks what its role allows, and knows only that tenant's things: what is
 //! another's is `not_found`, like what is not there.
 
+mod admin;
 mod follow;
 mod runs;
 
@@ -15,7 +16,7 @@ use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::stage::StageTime;
 use leasehold_core::tenant::{Operation, Principal};
-pub use leasehold_store::seam::{RunFilter, RunRow};
+pub use leasehold_store::seam::{KeyRow, RunFilter, RunRow, ToolRow, ToolState, WorkerRow};
 use serde_json::Value;
 
 pub use self::follow::Follower;
@@ -159,19 +160,6 @@ impl Control {
         _request: RunRequest,
         _idempotency: Option<String>,
     ) -> Result<Submitted, PublicError> {
-        allowed(who, Operation::Run)?;
-        not_yet()
-    }
-
-    /// Takes a workspace's content as a tar archive; gives its digest, for a later request.
-    ///
-    /// # Errors
-    /// `invalid` when it is too large.
-    pub async fn upload(
-        &self,
-        who: &Principal,
-        _bytes: Vec<u8>,
-    ) -> Result<leasehold_core::digest::Digest, PublicError> {
         allowed(who, Operation::Run)?;
         not_yet()
     }

@@ -2,8 +2,12 @@
 
 mod evidence;
 mod files;
+mod fleet;
+mod policies;
 mod runs;
 mod stream;
+mod tenants;
+mod tools;
 mod view;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -26,4 +30,17 @@ pub(crate) fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(files::upload))
         .routes(routes!(evidence::evidence))
         .routes(routes!(evidence::explain))
+        .routes(routes!(tools::publish, tools::list))
+        .routes(routes!(tools::versions))
+        .routes(routes!(tools::read))
+        .routes(routes!(tools::set_state))
+        .routes(routes!(tenants::create, tenants::list))
+        .routes(routes!(tenants::read))
+        .routes(routes!(tenants::suspend))
+        .routes(routes!(tenants::create_key, tenants::keys))
+        .routes(routes!(tenants::revoke_key))
+        .routes(routes!(policies::list, policies::publish))
+        .routes(routes!(policies::effective))
+        .routes(routes!(fleet::workers))
+        .routes(routes!(fleet::log))
 }

@@ -1,0 +1,10 @@
+//! Tests of the HTTP interface against a real control plane: SQLite in a directory of its own, objects
+//! beside it, the fake backend.
+//!
+//! New tests go here: [`access`] for who may do what on every route, [`runs`] for runs and their streams,
+//! [`wire`] for the description, errors and headers.
+
+mod access;
+mod rig;
+mod runs;
+mod wire;
