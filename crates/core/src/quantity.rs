@@ -16,7 +16,7 @@ pub struct QuantityError {
 
 const BYTES: &str =
     "a size: a whole number with an optional K, M, G or T (powers of 1024), such as 512M";
-const DURATION: &str = "a duration: a number with ms, s, m or h, such as 30s";
+const DURATION: &str = "a duration: a number with ms, s, m, h or d, such as 30s";
 const CPU: &str = "a processor share: cores as a number from 0.01 to 1024, such as 0.5 or 2";
 
 fn refuse(text: &str, wanted: &'static str) -> QuantityError {
@@ -64,6 +64,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
+        "d" => 86_400.0,
         _ => return Err(refuse(text, DURATION)),
     };
     let number: f64 = digits.parse().map_err(|_| refuse(text, DURATION))?;

@@ -33,12 +33,14 @@ pub(crate) enum Command {
     Runs(RunsFlags),
     /// Print what a run wrote
     Logs(LogsFlags),
-    /// Follow a run again, from its first byte
+    /// Follow a run again, from its first byte or from a later one
     Attach(AttachFlags),
     /// Keep untouched sandboxes parked, so that runs with the same limits start at once
     Pool(Box<PoolFlags>),
     /// Find and remove what no live supervisor owns
     Sweep(SweepFlags),
+    /// Remove the output of old runs; each supervisor does it too, by the same rule
+    Prune(PruneFlags),
     /// End the supervisor and every sandbox of it
     Stop,
     /// Say what is real on this host, breach every limit to see it bite, and how to mend the rest
@@ -144,9 +146,9 @@ pub(crate) struct RunFlags {
     #[arg(short = 'w', long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// Directory at /workspace: DIR or DIR:clone (copy on write, thrown away), DIR:ro, or DIR:rw
+    /// (changed in place; what this host's tools may execute of it afterwards is told)
     #[arg(long, value_name = "DIR[:MODE]")]
     pub(crate) workspace: Option<OsString>,
-    /// (changed in place; what this host's tools may execute of it afterwards is told)
     /// Keep files below /workspace that match; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub(crate) artifact: Vec<String>,
@@ -215,6 +217,9 @@ pub(crate) struct LogsFlags {
 pub(crate) struct AttachFlags {
     /// Run id, or the beginning of one that no other run shares
     pub(crate) run: String,
+    /// Where to begin in each of its outputs: start, end (what comes from now on), or a byte
+    #[arg(long, value_name = "OFFSET", default_value = "start")]
+    pub(crate) from: String,
     /// Print nothing of our own but errors
     #[arg(short = 'q', long)]
     pub(crate) quiet: bool,
@@ -239,6 +244,30 @@ pub(crate) struct SweepFlags {
     /// Say what would be removed, remove nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `leasehold prune`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Output, which is both streams and the collected files, goes by age, number of runs and bytes, whichever
+is reached first. The record of a run stays, says when its output went, and goes by a number of its
+own. The newest run keeps both; a run that is not over is not touched. The rule is that of the
+LEASEHOLD_KEEP_ variables (`leasehold --help`); a flag takes the place of one of its bounds.
+
+Exit status: 125 when something could not be removed.")]
+pub(crate) struct PruneFlags {
+    /// Say what would be removed, remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Output of runs that ended so long ago, such as 7d or 12h
+    #[arg(long, value_name = "TIME")]
+    pub(crate) older_than: Option<String>,
+    /// Output of all but so many runs, at least 1
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) keep: Option<String>,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,

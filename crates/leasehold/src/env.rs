@@ -6,6 +6,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use leasehold_supervisor::retention::Retention;
+
 use crate::fault::Fault;
 
 /// One variable.
@@ -35,6 +37,30 @@ pub(crate) const SCOPE: Variable = Variable {
     what: "auto (default): ask systemd for control groups where none can be made; off: never",
 };
 
+/// How long output is kept.
+const KEEP_DAYS: Variable = Variable {
+    name: "LEASEHOLD_KEEP_DAYS",
+    what: "days for which a run keeps its output (30)",
+};
+
+/// How much output is kept.
+const KEEP_BYTES: Variable = Variable {
+    name: "LEASEHOLD_KEEP_BYTES",
+    what: "bytes of output kept of all runs together (10737418240)",
+};
+
+/// How many outputs are kept.
+const KEEP_RUNS: Variable = Variable {
+    name: "LEASEHOLD_KEEP_RUNS",
+    what: "how many runs keep their output (10000)",
+};
+
+/// How many records are kept.
+const KEEP_RECORDS: Variable = Variable {
+    name: "LEASEHOLD_KEEP_RECORDS",
+    what: "how many runs keep their record (100000)",
+};
+
 /// The base of an ordinary user's state directory.
 const XDG_STATE_HOME: Variable = Variable {
     name: "XDG_STATE_HOME",
@@ -60,9 +86,13 @@ pub(crate) const TERM: Variable = Variable {
 };
 
 /// The registry.
-pub(crate) const ALL: [Variable; 7] = [
+pub(crate) const ALL: [Variable; 11] = [
     STATE_DIR,
     RUN_DIR,
+    KEEP_DAYS,
+    KEEP_RUNS,
+    KEEP_BYTES,
+    KEEP_RECORDS,
     SCOPE,
     XDG_STATE_HOME,
     XDG_RUNTIME_DIR,
@@ -88,6 +118,14 @@ pub(crate) fn scope_wanted() -> Result<bool, Fault> {
     })
 }
 
+/// What the `LEASEHOLD_KEEP_` variables say.
+///
+/// # Errors
+/// When one holds no number, or one out of its bounds.
+pub(crate) fn retention() -> Result<Retention, Fault> {
+    Retention::from_env().map_err(|error| Fault::usage(error.to_string()))
+}
+
 fn scope_word(value: &OsStr) -> Option<bool> {
     match value.to_str()? {
         "" | "auto" => Some(true),
@@ -100,7 +138,7 @@ fn scope_word(value: &OsStr) -> Option<bool> {
 pub(crate) fn help() -> String {
     let mut text = String::from("Environment:\n");
     for variable in ALL {
-        text.push_str(&format!("  {:<21} {}\n", variable.name, variable.what));
+        text.push_str(&format!("  {:<22} {}\n", variable.name, variable.what));
     }
     text.pop();
     text
@@ -109,6 +147,25 @@ pub(crate) fn help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rule_of_retention_is_told_as_it_is() {
+        let rule = Retention::default();
+        let told = [
+            (KEEP_DAYS, rule.age.as_secs() / 86_400),
+            (KEEP_RUNS, rule.runs),
+            (KEEP_BYTES, rule.bytes),
+            (KEEP_RECORDS, rule.records),
+        ];
+        for (variable, default) in told {
+            assert!(variable.what.ends_with(&format!("({default})")));
+        }
+        use leasehold_supervisor::retention as read;
+        assert_eq!(KEEP_DAYS.name, read::KEEP_DAYS_VARIABLE);
+        assert_eq!(KEEP_RUNS.name, read::KEEP_RUNS_VARIABLE);
+        assert_eq!(KEEP_BYTES.name, read::KEEP_BYTES_VARIABLE);
+        assert_eq!(KEEP_RECORDS.name, read::KEEP_RECORDS_VARIABLE);
+    }
 
     #[test]
     fn a_word_that_is_none_is_refused() {

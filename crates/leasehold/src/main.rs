@@ -7,6 +7,7 @@ mod doctor;
 mod env;
 mod fault;
 mod place;
+mod prune;
 mod run;
 mod show;
 mod supervise;
@@ -61,7 +62,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
         Command::Attach(flags) => {
             let paths = place::paths()?;
             let run = show::find(&paths, &flags.run)?;
-            run::attach(&paths, &run, flags.quiet)
+            run::attach(&paths, &run, &flags)
         }
         Command::Pool(flags) => supervise::pool(&flags),
         Command::Stop => supervise::stop(),
@@ -73,6 +74,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
             voice::data(&script).map(|()| 0)
         }
         Command::Sweep(flags) => supervise::sweep(&flags),
+        Command::Prune(flags) => prune::prune(&flags),
     };
     status.map(ExitCode::from)
 }

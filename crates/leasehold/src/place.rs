@@ -45,6 +45,7 @@ pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
 pub(crate) fn connect_or_start(paths: &Paths) -> Result<Client, Fault> {
     // The supervisor reads it; here its refusal is heard.
     env::scope_wanted()?;
+    env::retention()?;
     paths
         .create()
         .map_err(|error| Fault::host("cannot use the directories").because(&error))?;

@@ -109,9 +109,9 @@ fn told(report: &SweepReport) -> String {
         return "nothing is left behind\n".to_owned();
     }
     let (done, completed) = if report.dry_run {
-        ("would be removed", "would be completed as host_lost")
+        ("would be removed", "record would be completed")
     } else {
-        ("removed", "completed as host_lost")
+        ("removed", "record completed")
     };
     let mut text = String::new();
     for swept in &report.sandboxes {
@@ -132,7 +132,9 @@ fn told(report: &SweepReport) -> String {
         }
     }
     for run in &report.runs {
-        text.push_str(&format!("run {run} {completed}\n"));
+        text.push_str(&format!(
+            "run {run} {completed}: `leasehold show` tells its end\n"
+        ));
     }
     for base in &report.uid_blocks {
         text.push_str(&format!("uid block {base} {done}\n"));
@@ -164,13 +166,14 @@ pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<ExitCode, Fault> {
             .idle
             .map_or(leasehold_supervisor::IDLE_EXIT, Duration::from_secs),
         scope: env::scope_wanted()?,
+        retention: env::retention()?,
     }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::id::SandboxId;
+    use leasehold_core::id::{RunId, SandboxId};
     use leasehold_core::record::{Observed, Residue};
     use leasehold_supervisor::sweep::Swept;
 
@@ -189,6 +192,7 @@ mod tests {
         };
         let report = SweepReport {
             sandboxes: vec![swept(true), swept(false)],
+            runs: vec![RunId::from_entropy(&[1; 13])],
             uid_blocks: vec![7],
             ..SweepReport::default()
         };
@@ -199,6 +203,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("uid block 7 removed"), "{text}");
+        // Its end may have been fixed before its supervisor died.
+        assert!(text.contains(" record completed: ") && !text.contains("host_lost"));
         let dry = SweepReport {
             dry_run: true,
             ..report

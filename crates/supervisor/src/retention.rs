@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use leasehold_core::id::RunId;
+use serde::Serialize;
 
 use crate::records::{RecordError, Records};
 
@@ -144,7 +145,7 @@ pub(crate) struct Seen {
 }
 
 /// A run that was pruned, or would be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pruned {
     /// Which.
     pub run: RunId,

@@ -33,6 +33,37 @@ pub(crate) struct Joint {
     pub(crate) take_terminal: bool,
     /// Wait until its removal was observed.
     pub(crate) wait_cleanup: bool,
+    /// Where its output is taken up.
+    pub(crate) from: From,
+}
+
+/// Where each output is taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum From {
+    /// At its first byte.
+    Start,
+    /// At this byte, whether it is there yet or not.
+    Byte(u64),
+    /// Behind what is there when we join.
+    End,
+}
+
+impl From {
+    /// Reads `start`, `end` or a byte's number.
+    ///
+    /// # Errors
+    /// When it is none of them.
+    pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
+        match text {
+            "start" => Ok(Self::Start),
+            "end" => Ok(Self::End),
+            number => number.parse().map(Self::Byte).map_err(|_| {
+                let shown = voice::clean(number);
+                Fault::usage(format!("`--from` is `{shown}`"))
+                    .hint("give `start`, `end` or the number of a byte, the first being 0")
+            }),
+        }
+    }
 }
 
 /// How the following ended.
@@ -171,7 +202,11 @@ impl<'a> Follow<'a> {
             Event::Accepted { input, .. } => self.accepted(input, fds)?,
             Event::Refused(error) => return Ok(Some(Outcome::Refused(error))),
             Event::Output { stdout, stderr } => {
+                let first = std::mem::replace(&mut self.joint.from, From::Start);
                 for (pump, bytes) in self.pumps.iter_mut().zip([stdout, stderr]) {
+                    if first == From::End {
+                        pump.skip_to(bytes);
+                    }
                     pump.announce(bytes);
                 }
             }
@@ -208,6 +243,9 @@ impl<'a> Follow<'a> {
             let out = Pump::new(stdout, std::io::stdout().as_fd(), person).map_err(failed)?;
             let err = Pump::new(stderr, std::io::stderr().as_fd(), person).map_err(failed)?;
             self.pumps = vec![out, err];
+            if let From::Byte(byte) = self.joint.from {
+                self.pumps.iter_mut().for_each(|pump| pump.skip_to(byte));
+            }
         }
         let Some(sink) = fds.next().filter(|_| input && self.joint.feed) else {
             return Ok(());

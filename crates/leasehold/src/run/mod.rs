@@ -25,10 +25,10 @@ use leasehold_supervisor::paths::Paths;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use serde::Serialize;
 
-use crate::cli::RunFlags;
+use crate::cli::{AttachFlags, RunFlags};
 use crate::fault::Fault;
 use crate::{env, place, voice};
-use follow::{Follow, Joint, Outcome};
+use follow::{Follow, From, Joint, Outcome};
 use request::{Caller, Plan, StdinKind, Telling};
 use signals::Signals;
 
@@ -77,6 +77,7 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
         terminal,
         take_terminal: false,
         wait_cleanup: plan.wait_cleanup,
+        from: From::Start,
     };
     let follow = Follow::new(client, &signals, tag, run.clone(), joint);
     match whole(follow, &paths, &run)? {
@@ -100,6 +101,7 @@ fn conclude(
         Telling::Quiet => {
             written.into_iter().for_each(export::Exported::tell_left);
             tell_risks(record);
+            tell_failure(record);
         }
         Telling::Json => {
             let whole = Whole::of(paths, record, status);
@@ -140,6 +142,16 @@ pub(crate) fn tell(record: &RunRecord, total: Duration) {
     voice::note(&summary::line(record, micros));
     if let Some(mend) = summary::mend(record) {
         voice::hint(&mend);
+    }
+}
+
+/// What a caller that wants to hear nothing of ours but errors must hear: that it was not the command.
+fn tell_failure(record: &RunRecord) {
+    if let Some(failure) = summary::failure(record) {
+        voice::note(&format!("error: {failure}"));
+        if let Some(mend) = summary::mend(record) {
+            voice::hint(&mend);
+        }
     }
 }
 
@@ -220,7 +232,11 @@ fn whole(
 }
 
 /// Joins a run that is on its way or over, for `leasehold attach`.
-pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Fault> {
+///
+/// # Errors
+/// When the flags are wrong, or there is no such run or no output of it any more.
+pub(crate) fn attach(paths: &Paths, run: &RunId, flags: &AttachFlags) -> Result<u8, Fault> {
+    let from = From::parse(&flags.from)?;
     let mut client = place::connect_or_start(paths)?;
     let signals =
         Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
@@ -233,13 +249,15 @@ pub(crate) fn attach(paths: &Paths, run: &RunId, quiet: bool) -> Result<u8, Faul
         terminal: false,
         take_terminal: true,
         wait_cleanup: false,
+        from,
     };
     let follow = Follow::new(client, &signals, tag, run.clone(), joint);
     let Some(record) = whole(follow, paths, run)? else {
         return Ok(LEFT);
     };
-    if quiet {
+    if flags.quiet {
         tell_risks(&record);
+        tell_failure(&record);
     } else {
         let micros = record.stages.iter().map(|time| time.micros).sum();
         tell(&record, Duration::from_micros(micros));

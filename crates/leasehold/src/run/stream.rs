@@ -126,6 +126,11 @@ impl Pump {
         })
     }
 
+    /// Leaves out what comes before a byte, where nothing was read yet.
+    pub(crate) fn skip_to(&mut self, byte: u64) {
+        self.offset = byte;
+    }
+
     /// The spool has so many bytes now. It never shrinks.
     pub(crate) fn announce(&mut self, bytes: u64) {
         self.announced = self.announced.max(bytes);

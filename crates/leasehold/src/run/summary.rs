@@ -37,6 +37,22 @@ pub(crate) fn line(record: &RunRecord, total_micros: u64) -> String {
     format!("{text} run {}", record.run)
 }
 
+/// Why the command was not run, or not to its end, where that is no doing of its own or its caller's.
+pub(crate) fn failure(record: &RunRecord) -> Option<String> {
+    match record.end.as_ref()? {
+        end @ (EndReason::SandboxUnavailable { .. }
+        | EndReason::SandboxCrashed { .. }
+        | EndReason::HostLost) => Some(format!("{}, run {}", clean(&end.phrase()), record.run)),
+        EndReason::Cancelled { .. }
+        | EndReason::LeaseExpired { .. }
+        | EndReason::Timeout { .. }
+        | EndReason::ResourceExceeded { .. }
+        | EndReason::ToolError { .. }
+        | EndReason::InvalidOutput { .. }
+        | EndReason::Completed => None,
+    }
+}
+
 /// What a run used, in words; empty when nothing was counted.
 pub(crate) fn used(usage: &Usage) -> String {
     let mut parts = Vec::new();
@@ -160,6 +176,11 @@ pub(crate) fn mend(record: &RunRecord) -> Option<String> {
         )),
         EndReason::ResourceExceeded { hit, .. } => raise(*hit),
         EndReason::ToolError { exit } => missing(record, exit),
+        EndReason::SandboxUnavailable { detail } if detail.starts_with("working directory") => Some(
+            "--workdir names a directory inside: below /workspace, /tmp or /home/user, or one of \
+                 this host's system directories; --workspace DIR brings one in"
+                .to_owned(),
+        ),
         EndReason::SandboxUnavailable { .. } | EndReason::SandboxCrashed { .. } => {
             Some("`leasehold doctor` says what this host lacks".to_owned())
         }

@@ -23,7 +23,11 @@ use crate::{place, voice};
 /// Bytes of a log that are read at once.
 const PIECE: usize = 64 << 10;
 
-fn store(paths: &Paths) -> Result<Records, Fault> {
+/// Opens the records.
+///
+/// # Errors
+/// When the directories are refused.
+pub(crate) fn store(paths: &Paths) -> Result<Records, Fault> {
     paths
         .create()
         .map_err(|error| Fault::host("cannot use the directories").because(&error))?;
@@ -124,6 +128,15 @@ pub(crate) fn logs(flags: &LogsFlags) -> Result<u8, Fault> {
     let paths = place::paths()?;
     let run = find(&paths, &flags.run)?;
     let name = if flags.stderr { "stderr" } else { "stdout" };
+    if let Some(at) = read(&paths, &run)?.pruned_unix_ms {
+        let when = table::when(at);
+        return Err(Fault::host(format!(
+            "the output of run {run} was pruned at {when} UTC by the rule of retention"
+        ))
+        .hint(format!(
+            "`leasehold show {run}` tells how it ended; the LEASEHOLD_KEEP_ variables say what is kept"
+        )));
+    }
     let mut log = open_log(&paths, &run, name)?;
     let mut screen = (!flags.raw && std::io::stdout().is_terminal()).then(Screen::default);
     let mut piece = vec![0; PIECE];

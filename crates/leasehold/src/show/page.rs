@@ -46,12 +46,14 @@ pub(crate) fn page(record: &RunRecord, directory: &Path) -> String {
     usage(&mut text, record);
     for (name, stream) in [("stdout", record.stdout), ("stderr", record.stderr)] {
         let cut = if stream.truncated { ", cut" } else { "" };
-        let place = directory.join(name);
+        let place = match record.pruned_unix_ms {
+            Some(at) => format!("pruned at {} UTC", when(at)),
+            None => directory.join(name).display().to_string(),
+        };
         let told = format!(
-            "{} of {}{cut}  {}",
+            "{} of {}{cut}  {place}",
             format_bytes(stream.kept),
-            format_bytes(stream.written),
-            place.display()
+            format_bytes(stream.written)
         );
         line(&mut text, name, &told);
     }
