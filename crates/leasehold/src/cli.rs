@@ -73,7 +73,7 @@ pub(crate) struct LimitFlags {
     /// Files and directories on that disk [default: 65536]
     #[arg(long, value_name = "COUNT")]
     pub(crate) inodes: Option<String>,
-    /// Processes and threads at one time [default: 256]
+    /// Processes and threads of the command at one time, its first one counted [default: 256]
     #[arg(long, value_name = "COUNT")]
     pub(crate) pids: Option<String>,
     /// Open files of one process [default: 1024]

@@ -15,6 +15,7 @@ use leasehold_protocol::supervisor::{Call, Event, Request, SandboxStatus, Target
 
 use crate::admit::{Admitted, admit, contract};
 use crate::log;
+use crate::make::group_limits;
 use crate::records::{Blank, RecordError};
 use crate::run::{Collection, Exec, Run};
 use crate::sandbox::Role;
@@ -497,6 +498,14 @@ impl Server {
         let failed = |_| refuse(ErrorKind::Internal, "the agent could not be asked for");
         let (ours, theirs) =
             crate::make::socket_pair(rustix::net::SocketType::STREAM).map_err(failed)?;
+        // Room for it beside the workload, for as many as may be waited for at one time.
+        sandbox.agents_started = (sandbox.agents_started + 1).min(AGENT_CALLS_MAX as u32);
+        if let Some(group) = &sandbox.group {
+            let limits = &sandbox.admitted.limits;
+            group
+                .set_limits(&group_limits(&self.host, limits, sandbox.agents_started))
+                .map_err(|_| refuse(ErrorKind::Internal, "no room could be made for the agent"))?;
+        }
         let init = sandbox.init.as_ref().ok_or_else(missing)?;
         let message = Control::StartAgent.encode();
         let fds = [std::os::fd::AsFd::as_fd(&theirs)];

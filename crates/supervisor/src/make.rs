@@ -24,8 +24,9 @@ use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
 use crate::uids;
 
-/// Our own processes in a sandbox, counted beside its limit: init, and the agent on demand.
-const OWN_PROCESSES: u32 = 2;
+/// Tasks of our own in a sandbox that are counted beside its limit: init. The stub is counted as the
+/// workload that it becomes, an agent when it is started.
+const OWN_TASKS: u32 = 1;
 /// What is said when there is no image.
 const NO_DISK: &str = "its disk could not be made";
 /// Most blocks tried before giving up on a uid lease.
@@ -38,14 +39,15 @@ pub(crate) fn socket_pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// The limits a control group holds, as far as this host can.
-pub(crate) fn group_limits(host: &Host, limits: &Limits) -> GroupLimits {
+/// The limits a control group holds, as far as this host can, with so many agents in it: the workload
+/// has its whole number of tasks, and not one more.
+pub(crate) fn group_limits(host: &Host, limits: &Limits, agents: u32) -> GroupLimits {
     GroupLimits {
         memory_bytes: host.memory.is_none().then_some(limits.memory_bytes.value),
         pids: host
             .pids
             .is_none()
-            .then_some(limits.pids.value + OWN_PROCESSES),
+            .then_some(limits.pids.value + OWN_TASKS + agents),
         cpu_milli: host.cpu.is_none().then_some(limits.cpu_milli.value),
     }
 }
@@ -107,7 +109,7 @@ impl Server {
         let limits = &sandbox.admitted.limits;
         let group = self
             .cgroups
-            .create(sandbox.id.as_str(), &group_limits(&self.host, limits))
+            .create(sandbox.id.as_str(), &group_limits(&self.host, limits, 0))
             .map_err(|error| stopped("its control groups could not be made", &error))?;
         sandbox.oom = group.oom_watch();
         sandbox.group = Some(group);

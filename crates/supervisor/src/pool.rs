@@ -254,8 +254,8 @@ impl Server {
             return;
         };
         debug_assert_eq!(run.exec_state, Exec::Unsent);
-        let before = group_limits(&self.host, &sandbox.admitted.limits);
-        let now = group_limits(&self.host, &admitted.limits);
+        let before = group_limits(&self.host, &sandbox.admitted.limits, 0);
+        let now = group_limits(&self.host, &admitted.limits, 0);
         sandbox.spec = spec;
         sandbox.admitted = admitted;
         sandbox.role = Role::Run(run_key);

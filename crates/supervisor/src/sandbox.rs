@@ -77,6 +77,8 @@ pub(crate) struct Sandbox {
     pub(crate) overdue: bool,
     /// Calls for the agent that init has not answered: connection, tag, our end of the channel.
     pub(crate) agents: VecDeque<(Key, u64, OwnedFd)>,
+    /// Agents that were started.
+    pub(crate) agents_started: u32,
     /// Calls that wait for its removal.
     pub(crate) destroyers: Vec<(Key, u64)>,
     /// When making it began.
@@ -113,6 +115,7 @@ impl Sandbox {
             death: None,
             overdue: false,
             agents: VecDeque::new(),
+            agents_started: 0,
             destroyers: Vec::new(),
             begun: Instant::now(),
         }

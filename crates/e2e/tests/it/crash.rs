@@ -2,12 +2,13 @@
 //!
 //! The stages are held by `LEASEHOLD_HOLD`, which only builds with debug assertions read. More of it is
 //! in `deaths` (who is dead how soon), `leftovers` (what an inventory sees and a sweep takes away),
-//! `crowd` (many at once and in a row) and `ordinary` (other users).
+//! `crowd` (many at once and in a row), `ordinary` (other users) and `told` (what is said of it all).
 
 mod crowd;
 mod deaths;
 mod leftovers;
 mod ordinary;
+mod told;
 
 use std::time::Duration;
 

@@ -50,10 +50,13 @@ impl Records {
             sizes(artifacts, TREE_DEPTH, &mut add)
                 .map_err(|errno| failed("looking at", run, errno))?;
         }
-        let seconds = record.as_ref().map_or(0, |found| found.st_mtime);
+        let ended = record.as_ref().map_or(0, |found| {
+            let seconds = u64::try_from(found.st_mtime).unwrap_or(0);
+            seconds.saturating_mul(1_000) + found.st_mtime_nsec / 1_000_000
+        });
         Ok(Some(Seen {
             run: run.clone(),
-            ended_unix_ms: u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000),
+            ended_unix_ms: ended,
             output_bytes,
             output: artifacts.is_ok() || files.iter().any(Option::is_some),
             recorded: record.is_some(),
@@ -105,7 +108,7 @@ impl RunFolder {
         let found = statat(&self.directory, RECORD, AtFlags::SYMLINK_NOFOLLOW)?;
         let time = Timespec {
             tv_sec: found.st_mtime,
-            tv_nsec: found.st_mtime_nsec as _,
+            tv_nsec: found.st_mtime_nsec.cast_signed(),
         };
         let times = Timestamps {
             last_access: time,

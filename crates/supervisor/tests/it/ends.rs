@@ -4,6 +4,7 @@ use leasehold_core::end::{EndReason, ExitStatus};
 use leasehold_core::limits::{Limit, Limits, OnOutputLimit, Resource};
 use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use leasehold_core::stage::Stage;
+use leasehold_protocol::supervisor::{Event, Request};
 
 use crate::harness::{Finished, Supervisor, shell};
 
@@ -198,4 +199,34 @@ fn output_beyond_its_limit_is_cut_or_ends_the_run_as_the_contract_says() {
     let done = client.run(2, kill, shell("yes"));
     assert_eq!(which(&done), Resource::Output);
     clean(&done);
+}
+
+/// `pids` is the number of tasks of the workload, its first one counted: no more, no less.
+#[test]
+fn so_many_tasks_as_are_allowed_can_live_and_not_one_more() {
+    let Some(supervisor) = Supervisor::start("ends-tasks") else {
+        return;
+    };
+    let mut client = supervisor.connect();
+    let script = "for i in 1 2 3 4 5 6 7 8; do sleep 5 & echo $i; done";
+    for (letter, pids) in [(1, 1_u32), (2, 5)] {
+        let mut spec = SandboxSpec::default();
+        spec.limits.pids = Limit::asked(pids);
+        let done = client.run(letter, spec, shell(script));
+        let more = String::from_utf8(done.stdout).unwrap().lines().count();
+        // The shell is one of them.
+        assert_eq!(more + 1, pids as usize, "{pids}");
+        let hits = &done.ended.limits_hit;
+        assert!(hits.iter().any(|hit| hit.which == Resource::Pids));
+    }
+    // An agent takes nothing of it.
+    let mut sandbox = SandboxSpec::default();
+    sandbox.limits.pids = Limit::asked(1);
+    let Event::Provisioned { sandbox, .. } = client.ask(Request::Provision { sandbox }).0 else {
+        panic!("not provisioned");
+    };
+    for _ in 0..2 {
+        let sandbox = sandbox.clone();
+        assert_eq!(client.ask(Request::Agent { sandbox }).0, Event::Channel);
+    }
 }

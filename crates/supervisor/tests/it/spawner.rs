@@ -22,9 +22,15 @@ fn children(parent: u32) -> Vec<(u32, String)> {
     pids.map(|pid| (pid, name(pid).trim().to_owned())).collect()
 }
 
-fn zombie(pid: u32) -> bool {
+/// The letter of a process's state; empty when it is gone.
+fn state(pid: u32) -> String {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.is_empty() || stat.contains(") Z ")
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    state.chars().take(1).collect()
+}
+
+fn zombie(pid: u32) -> bool {
+    matches!(state(pid).as_str(), "" | "Z")
 }
 
 /// Whether every child of the supervisor lives, and one of them alone is a spawner.
@@ -126,6 +132,7 @@ fn one_death_is_one_loss() {
     for round in 1..=3 {
         let first = spawner(&supervisor);
         signal(supervisor.child.id(), Signal::STOP);
+        eventually("it is stopped", || state(supervisor.child.id()) == "T");
         // A call first, so that it is ordered of the dead one.
         client.start(
             round,
