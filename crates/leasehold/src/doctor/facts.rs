@@ -5,7 +5,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use leasehold_jail::cgroup::scope_socket;
 use leasehold_jail::{landlock, seccomp};
+
+use crate::env;
 
 /// Most bytes read of one file.
 const FILE_MAX: u64 = 64 << 10;
@@ -42,6 +45,12 @@ pub(crate) struct Facts {
     /// Which container we are in, where signs of one are seen.
     pub(crate) container: Option<String>,
     pub(crate) systemd: bool,
+    /// Whether a systemd manager of this user can be asked for control groups.
+    pub(crate) manager: bool,
+    /// Whether the user's processes stay when the last session ends.
+    pub(crate) lingers: bool,
+    /// Whether asking systemd is switched off.
+    pub(crate) scope_off: bool,
     /// Whether `/sys/fs/cgroup` is the one cgroup2 hierarchy.
     pub(crate) pure_v2: bool,
     /// Whether `/dev/kvm` can be opened for writing.
@@ -115,6 +124,11 @@ impl Facts {
                 text("/proc/1/cgroup").as_deref(),
             ),
             systemd: Path::new("/run/systemd/system").exists(),
+            manager: scope_socket().exists(),
+            lingers: user
+                .as_ref()
+                .is_some_and(|name| Path::new("/var/lib/systemd/linger").join(name).exists()),
+            scope_off: env::scope_wanted().is_ok_and(|wanted| !wanted),
             pure_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             kvm: File::options().write(true).open("/dev/kvm").is_ok(),
             oci_runtimes: ["runc", "crun", "youki"]

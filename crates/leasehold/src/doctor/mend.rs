@@ -48,13 +48,20 @@ pub(crate) fn control_groups(facts: &Facts, reason: &str) -> Option<String> {
                 .to_owned()
         });
     }
-    if facts.systemd {
-        return Some(if reason.contains("is not delegated") {
+    if facts.systemd && facts.pure_v2 {
+        return Some(if facts.scope_off {
+            "unset LEASEHOLD_SCOPE".to_owned()
+        } else if reason.contains("no systemd manager") {
+            let user = facts.user.as_deref().unwrap_or("\"$(id -un)\"");
+            format!("sudo loginctl enable-linger {user}")
+        } else if reason.contains("is not delegated") {
             "sudo mkdir -p /etc/systemd/system/user@.service.d && printf \
              '[Service]\\nDelegate=cpu cpuset io memory pids\\n' | sudo tee \
              /etc/systemd/system/user@.service.d/delegate.conf >/dev/null && sudo systemctl \
              daemon-reload && echo 'log out and in again'"
                 .to_owned()
+        } else if reason.contains("systemd did not answer") {
+            "systemctl --user daemon-reexec".to_owned()
         } else {
             "systemd-run --user --scope -p Delegate=yes \"$SHELL\"".to_owned()
         });
@@ -94,6 +101,18 @@ mod tests {
         facts.systemd = true;
         let scope = control_groups(&facts, "not writable by uid 1000").unwrap();
         assert!(scope.starts_with("systemd-run --user --scope -p Delegate=yes"));
+        let none = "; no systemd manager of this user listens at /run/user/1000/systemd/private";
+        let linger = control_groups(&facts, none).unwrap();
+        assert!(
+            linger.starts_with("sudo loginctl enable-linger "),
+            "{linger}"
+        );
+        let silent = control_groups(&facts, "; systemd did not answer within 2000 ms").unwrap();
+        assert_eq!(silent, "systemctl --user daemon-reexec");
+        facts.scope_off = true;
+        let off = control_groups(&facts, "not writable by uid 1000").unwrap();
+        assert_eq!(off, "unset LEASEHOLD_SCOPE");
+        facts.scope_off = false;
         let cpu = control_groups(&facts, "controller cpu is not delegated to /x").unwrap();
         assert!(cpu.contains("Delegate=cpu"), "{cpu}");
         facts.uid = 0;

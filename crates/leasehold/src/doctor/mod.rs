@@ -21,6 +21,7 @@ use crate::cli::DoctorFlags;
 use crate::fault::Fault;
 use crate::voice;
 use facts::Facts;
+use groups::Groups;
 use report::{Check, Report, Section, State};
 use ward::Ward;
 
@@ -30,22 +31,24 @@ use ward::Ward;
 /// When the answer cannot be written.
 pub(crate) fn main(flags: &DoctorFlags) -> Result<u8, Fault> {
     let facts = Facts::gather();
-    let (groups, layout) = groups::checks(&facts);
-    let mut report = Report::new(&facts, layout);
-    let mut checks = host::checks(&facts);
-    checks.extend(groups);
-    if flags.no_probes {
-        report.checks.push(Check::new(
+    let begun = Instant::now();
+    let ward = (!flags.no_probes).then(Ward::open);
+    let supervisor = ward.as_ref().and_then(|ward| ward.as_ref().ok()?.pid());
+    let groups = Groups::look(supervisor);
+    let mut report = Report::new(&facts, groups.layout());
+    match ward {
+        Some(ward) => probe(&facts, ward, begun, &mut report),
+        None => report.checks.push(Check::new(
             Section::Backends,
             "process",
             State::Unclear,
             "not tried, as asked with --no-probes",
-        ));
-    } else {
-        probe(&facts, &mut report);
+        )),
     }
+    let groups = groups.checks(&facts, report.refusal("memory"));
     report.checks.extend(host::other_backends(&facts));
-    report.checks.extend(checks);
+    report.checks.extend(host::checks(&facts));
+    report.checks.extend(groups);
     report.settle();
     if flags.json {
         voice::json(&report)?;
@@ -56,9 +59,8 @@ pub(crate) fn main(flags: &DoctorFlags) -> Result<u8, Fault> {
 }
 
 /// Everything that needs real sandboxes, and the timings.
-fn probe(facts: &Facts, report: &mut Report) {
-    let begun = Instant::now();
-    match Ward::open() {
+fn probe(facts: &Facts, ward: Result<Ward, Fault>, begun: Instant, report: &mut Report) {
+    match ward {
         Ok(mut ward) => {
             let (backend, works) = limits::backend(facts, &mut ward);
             report.checks.push(backend);

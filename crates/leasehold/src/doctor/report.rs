@@ -178,6 +178,17 @@ impl Report {
         }
     }
 
+    /// What the supervisor said when it was asked for a limit and refused it.
+    pub(crate) fn refusal(&self, what: &str) -> Option<&str> {
+        let refused = |check: &&Check| {
+            check.section == Section::Limits && check.what == what && check.state == State::Refused
+        };
+        self.checks
+            .iter()
+            .find(refused)
+            .map(|check| check.why.as_str())
+    }
+
     /// Decides whether everything promised holds.
     pub(crate) fn settle(&mut self) {
         self.ok = !self.checks.iter().any(|check| check.breaks_a_promise);

@@ -69,6 +69,11 @@ impl Ward {
         Ok(ward)
     }
 
+    /// The supervisor's process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.client.as_ref().map(Client::supervisor_pid)
+    }
+
     /// Runs one command and waits until its removal was observed.
     ///
     /// # Errors
