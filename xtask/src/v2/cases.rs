@@ -36,8 +36,9 @@ impl Case {
     }
 }
 
-/// Packs the tests and returns the cases. What cannot be packed is counted as skipped.
-pub(super) fn pack(guest: &mut Tree, tally: &mut Tally) -> Result<Vec<Case>> {
+/// The built binary, which both guests are about, and programs of this machine that it or a test
+/// calls. What is not here is counted as skipped.
+pub(super) fn programs(guest: &mut Tree, tally: &mut Tally) -> Result<()> {
     for program in ["setpriv", "newuidmap", "newgidmap", "mkfs.ext4"] {
         match step::which(program) {
             Some(path) => pack::program(guest, &path, &format!("usr/bin/{program}"))?,
@@ -47,6 +48,18 @@ pub(super) fn pack(guest: &mut Tree, tally: &mut Tally) -> Result<Vec<Case>> {
             ),
         }
     }
+    let mut build = step::cargo();
+    build
+        .args(["build", "-p", "leasehold"])
+        .current_dir(tree::root());
+    println!("{}", step::shown(&build));
+    step::output(&mut build)?;
+    let binary = tree::target().join("debug/leasehold");
+    pack::program(guest, &binary, "guest/leasehold")
+}
+
+/// Packs the tests of the guest without a manager and returns its cases.
+pub(super) fn pack(guest: &mut Tree) -> Result<Vec<Case>> {
     let mut cases = vec![
         case(
             "host-is-pure-v2",
@@ -80,14 +93,6 @@ pub(super) fn pack(guest: &mut Tree, tally: &mut Tally) -> Result<Vec<Case>> {
 /// subtree. What they need and the guest has not (an interpreter, a compiler) is a skip of theirs;
 /// compiled helpers are packed where an earlier run on this machine left them.
 fn end_to_end(guest: &mut Tree, cases: &mut Vec<Case>) -> Result<()> {
-    let mut build = step::cargo();
-    build
-        .args(["build", "-p", "leasehold"])
-        .current_dir(tree::root());
-    println!("{}", step::shown(&build));
-    step::output(&mut build)?;
-    let binary = tree::target().join("debug/leasehold");
-    pack::program(guest, &binary, "guest/leasehold")?;
     // Every limit bites on v2, for root and for a user with a delegated subtree.
     for who in ["root", "user"] {
         let command = "/guest/leasehold doctor >/tmp/doctor-$(id -u); status=$?; \
@@ -128,7 +133,7 @@ fn end_to_end(guest: &mut Tree, cases: &mut Vec<Case>) -> Result<()> {
     Ok(())
 }
 
-fn case(name: &str, who: &'static str, limit_s: u64, command: &str) -> Case {
+pub(super) fn case(name: &str, who: &'static str, limit_s: u64, command: &str) -> Case {
     Case {
         name: name.to_owned(),
         who,

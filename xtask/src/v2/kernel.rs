@@ -26,9 +26,11 @@ pub(super) fn parts(folder: &Path) -> Result<Parts> {
     let kernel = unpacked(folder, "kernel", || {
         let depends =
             step::output(Command::new("apt-cache").args(["depends", "linux-image-cloud-amd64"]))?;
-        newest(&depends).context("linux-image-cloud-amd64 depends on no kernel; run apt-get update")
+        let newest = newest(&depends)
+            .context("linux-image-cloud-amd64 depends on no kernel; run apt-get update")?;
+        Ok(vec![newest])
     })?;
-    let busybox = unpacked(folder, "busybox", || Ok("busybox-static".to_owned()))?;
+    let busybox = unpacked(folder, "busybox", || Ok(vec!["busybox-static".to_owned()]))?;
     let image = first_starting(&kernel.join("boot"), "vmlinuz-")?;
     let release = first_starting(&kernel.join("lib/modules"), "")?;
     let modules = ["fs/overlayfs/overlay.ko", "drivers/block/loop.ko"]
@@ -40,14 +42,18 @@ pub(super) fn parts(folder: &Path) -> Result<Parts> {
     })
 }
 
-/// The folder `folder/name` with a package in it; a marker file says that it is whole.
-fn unpacked(folder: &Path, name: &str, package: impl Fn() -> Result<String>) -> Result<PathBuf> {
+/// The folder `folder/name` with packages in it; a marker file says that it is whole.
+pub(super) fn unpacked(
+    folder: &Path,
+    name: &str,
+    packages: impl Fn() -> Result<Vec<String>>,
+) -> Result<PathBuf> {
     let tree = folder.join(name);
     let marker = folder.join(format!("{name}.whole"));
     if marker.is_file() {
         return Ok(tree);
     }
-    let package = package()?;
+    let packages = packages()?;
     let downloads = folder.join(format!("{name}.download"));
     for stale in [&tree, &downloads] {
         if stale.exists() {
@@ -55,16 +61,19 @@ fn unpacked(folder: &Path, name: &str, package: impl Fn() -> Result<String>) -> 
         }
         fs::create_dir_all(stale).with_context(|| format!("make {}", stale.display()))?;
     }
-    println!("fetching {package} with apt-get download");
+    println!("fetching {} with apt-get download", packages.join(" "));
     step::output(
         Command::new("apt-get")
-            .args(["download", &package])
+            .arg("download")
+            .args(&packages)
             .current_dir(&downloads),
     )?;
-    let file = first_starting(&downloads, "")?;
-    step::output(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&tree))?;
-    fs::remove_dir_all(&downloads).context("remove the package file")?;
-    fs::write(&marker, &package).with_context(|| format!("write {}", marker.display()))?;
+    for file in starting(&downloads, "")? {
+        step::output(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&tree))?;
+    }
+    fs::remove_dir_all(&downloads).context("remove the package files")?;
+    fs::write(&marker, packages.join("\n"))
+        .with_context(|| format!("write {}", marker.display()))?;
     Ok(tree)
 }
 
@@ -79,7 +88,13 @@ fn newest(depends: &str) -> Option<String> {
 
 /// The first entry of a folder whose name starts with `prefix`.
 fn first_starting(folder: &Path, prefix: &str) -> Result<PathBuf> {
-    let mut names: Vec<_> = fs::read_dir(folder)
+    let first = starting(folder, prefix)?.into_iter().next();
+    first.with_context(|| format!("nothing named {prefix}… in {}", folder.display()))
+}
+
+/// The entries of a folder whose name starts with `prefix`, sorted.
+fn starting(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
+    let mut paths: Vec<_> = fs::read_dir(folder)
         .with_context(|| format!("list {}", folder.display()))?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .filter(|path| {
@@ -87,11 +102,8 @@ fn first_starting(folder: &Path, prefix: &str) -> Result<PathBuf> {
                 .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
         })
         .collect();
-    names.sort();
-    names
-        .into_iter()
-        .next()
-        .with_context(|| format!("nothing named {prefix}… in {}", folder.display()))
+    paths.sort();
+    Ok(paths)
 }
 
 #[cfg(test)]

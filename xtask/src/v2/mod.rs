@@ -6,22 +6,28 @@
 mod cases;
 mod cpio;
 mod kernel;
+mod managed;
 mod pack;
 mod qemu;
 mod report;
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::tally::Tally;
 use crate::{step, tree};
-use cpio::Entry;
+use cases::Case;
+use cpio::{Entry, Tree};
 use report::{Outcome, Report};
 
 /// Memory of the guest. Holds the unpacked tree twice for a moment, and the tests.
 const MEMORY_MIB: u32 = 3072;
+
+/// What systemd is told at boot: to say nothing on the kernel's port.
+const QUIET: &str = "systemd.show_status=0";
 
 /// What CI runs of it: the groups themselves, every limit as root and as an ordinary user, and every
 /// end. The rest takes an emulated machine as long as all other tests together.
@@ -58,41 +64,95 @@ pub(crate) fn run(filter: Option<&str>) -> Result<Tally> {
             return Ok(tally);
         }
     };
-    let mut guest = pack::base(&parts.busybox)?;
-    for module in &parts.modules {
-        let name = module
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        pack::file(&mut guest, module, &format!("guest/modules/{name}"))?;
-    }
-    let mut cases = cases::pack(&mut guest, &mut tally)?;
-    pack::applets(&mut guest, &parts.busybox)?;
-    cases.retain(|case| filter.is_none_or(|words| chosen(&case.name, words)));
-    guest.add(
-        "init",
-        Entry::File(0o755, include_bytes!("boot.sh").to_vec()),
-    );
-    let plan: String = cases.iter().map(cases::Case::line).collect();
-    guest.add("plan", Entry::File(0o644, plan.into_bytes()));
-    let initramfs = folder.join("initramfs.cpio");
-    fs::write(&initramfs, guest.archive()).context("write the initramfs")?;
-
-    let limit = Duration::from_secs(120 + cases.iter().map(|case| case.limit_s).sum::<u64>());
-    let mut report = Report::of(cases.iter().map(|case| case.name.clone()));
-    let machine = qemu::Machine {
+    let place = Place {
         emulator: &emulator,
-        kernel: &parts.image,
-        initramfs: &initramfs,
-        kernel_log: &folder.join("kernel.log"),
-        memory_mib: MEMORY_MIB,
+        folder: &folder,
+        parts: &parts,
     };
-    let started = Instant::now();
-    qemu::boot(&machine, &mut report, limit)?;
-    count(&report, &mut tally);
-    println!("guest: {:.1} s", started.elapsed().as_secs_f64());
+    let chosen = |cases: Vec<Case>| -> Vec<Case> {
+        let wanted = |case: &Case| filter.is_none_or(|words| chosen(&case.name, words));
+        cases.into_iter().filter(wanted).collect()
+    };
+    let managed_cases = chosen(managed::cases());
+    // The tests of the other guest take long to build.
+    let of_managed = |words: &str| words.split(',').all(|word| word.starts_with("managed"));
+    if !filter.is_some_and(of_managed) {
+        let mut guest = place.guest(&mut tally)?;
+        let cases = chosen(cases::pack(&mut guest)?);
+        let next = include_str!("bare.sh").as_bytes().to_vec();
+        guest.add("next", Entry::File(0o755, next));
+        if !cases.is_empty() {
+            place.work("bare", guest, &cases, "", &mut tally)?;
+        }
+    }
+    if !managed_cases.is_empty() {
+        let mut guest = place.guest(&mut Tally::default())?;
+        match managed::pack(&mut guest, &folder) {
+            Ok(()) => place.work("managed", guest, &managed_cases, QUIET, &mut tally)?,
+            Err(error) => tally.skip(
+                "v2::managed",
+                &format!("no systemd for the guest: {error:#}"),
+            ),
+        }
+    }
     Ok(tally)
+}
+
+/// What every guest is made of.
+struct Place<'a> {
+    emulator: &'a Path,
+    folder: &'a Path,
+    parts: &'a kernel::Parts,
+}
+
+impl Place<'_> {
+    /// A guest with what both kinds need.
+    fn guest(&self, tally: &mut Tally) -> Result<Tree> {
+        let mut guest = pack::base(&self.parts.busybox)?;
+        for module in &self.parts.modules {
+            let name = module.file_name().unwrap_or_default().to_string_lossy();
+            pack::file(&mut guest, module, &format!("guest/modules/{name}"))?;
+        }
+        cases::programs(&mut guest, tally)?;
+        for (path, text) in [
+            ("init", include_str!("boot.sh")),
+            ("guest/plan.sh", include_str!("plan.sh")),
+        ] {
+            guest.add(path, Entry::File(0o755, text.as_bytes().to_vec()));
+        }
+        Ok(guest)
+    }
+
+    /// Boots a guest with its cases in it and counts them.
+    fn work(
+        &self,
+        name: &str,
+        mut guest: Tree,
+        cases: &[Case],
+        append: &str,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        pack::applets(&mut guest, &self.parts.busybox)?;
+        let plan: String = cases.iter().map(Case::line).collect();
+        guest.add("plan", Entry::File(0o644, plan.into_bytes()));
+        let initramfs = self.folder.join(format!("{name}.cpio"));
+        fs::write(&initramfs, guest.archive()).context("write the initramfs")?;
+        let limit = Duration::from_secs(120 + cases.iter().map(|case| case.limit_s).sum::<u64>());
+        let mut report = Report::of(cases.iter().map(|case| case.name.clone()));
+        let machine = qemu::Machine {
+            emulator: self.emulator,
+            kernel: &self.parts.image,
+            initramfs: &initramfs,
+            kernel_log: &self.folder.join(format!("{name}.log")),
+            append,
+            memory_mib: MEMORY_MIB,
+        };
+        let started = Instant::now();
+        qemu::boot(&machine, &mut report, limit)?;
+        count(&report, tally);
+        println!("guest {name}: {:.1} s", started.elapsed().as_secs_f64());
+        Ok(())
+    }
 }
 
 fn count(report: &Report, tally: &mut Tally) {

@@ -22,6 +22,8 @@ pub(super) struct Machine<'a> {
     pub(super) initramfs: &'a Path,
     /// Where the kernel's own messages go.
     pub(super) kernel_log: &'a Path,
+    /// What is said to it at boot, besides what every guest is told.
+    pub(super) append: &'a str,
     /// Its memory in MiB.
     pub(super) memory_mib: u32,
 }
@@ -40,10 +42,11 @@ pub(super) fn boot(machine: &Machine<'_>, report: &mut Report, limit: Duration) 
         .arg(machine.kernel)
         .arg("-initrd")
         .arg(machine.initramfs)
-        .args([
-            "-append",
-            "console=ttyS0 quiet panic=-1 mitigations=off cgroup_no_v1=all",
-        ]);
+        .arg("-append")
+        .arg(format!(
+            "console=ttyS0 quiet panic=-1 mitigations=off cgroup_no_v1=all {}",
+            machine.append
+        ));
     println!("{}", step::shown(&command));
     let mut child = command
         .stdin(Stdio::null())
