@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Refusal;
 
 /// Most bytes of a JSON body: input, environment and a small standard input fit.
-pub const BODY_MAX: usize = 16 << 20;
+const BODY_MAX: usize = 16 << 20;
 
 fn invalid(message: impl Into<String>) -> Refusal {
     PublicError::new(ErrorKind::Invalid, message).into()

@@ -102,10 +102,6 @@ impl Refusal {
         self.body.error.details = details;
         self
     }
-
-    pub(crate) fn into_body(self) -> ErrorBody {
-        self.body
-    }
 }
 
 fn code(kind: ErrorKind) -> (Code, &'static str) {

@@ -6,6 +6,7 @@
 
 mod body;
 mod caller;
+mod directory;
 pub mod error;
 mod health;
 mod page;
@@ -22,12 +23,14 @@ use utoipa::{Modify, OpenApi as _};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub use crate::directory::{Directories, TICKET_HEADER};
 use crate::error::Refusal;
 
 /// What every route has at hand.
 #[derive(Clone)]
 pub(crate) struct Api {
     control: Control,
+    directories: Directories,
 }
 
 #[derive(utoipa::OpenApi)]
@@ -70,8 +73,8 @@ pub fn openapi() -> OpenApi {
     parts().1
 }
 
-/// The HTTP interface of a daemon.
-pub fn router(control: Control) -> Router {
+/// The HTTP interface of a daemon. Requests may name directories that were passed beside them.
+pub fn router(control: Control, directories: Directories) -> Router {
     let (router, _) = parts();
     router
         .fallback(|| async { body::not_found() })
@@ -82,5 +85,8 @@ pub fn router(control: Control) -> Router {
             ));
             (StatusCode::METHOD_NOT_ALLOWED, refusal).into_response()
         })
-        .with_state(Api { control })
+        .with_state(Api {
+            control,
+            directories,
+        })
 }

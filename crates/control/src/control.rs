@@ -4,16 +4,18 @@
 //! another's is `not_found`, like what is not there.
 
 mod admin;
+mod evidence;
 mod follow;
 mod runs;
+mod submit;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::error::{ErrorKind, PublicError};
-use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::error::PublicError;
+use leasehold_core::id::SandboxId;
 use leasehold_core::stage::StageTime;
 use leasehold_core::tenant::{Operation, Principal};
 pub use leasehold_store::seam::{KeyRow, RunFilter, RunRow, ToolRow, ToolState, WorkerRow};
@@ -23,7 +25,6 @@ pub use self::follow::Follower;
 use crate::access::allowed;
 use crate::auth;
 use crate::engine::Engine;
-use crate::request::RunRequest;
 
 /// What became of a submission.
 #[derive(Debug, Clone)]
@@ -124,20 +125,17 @@ pub enum Update {
 #[derive(Debug, Clone)]
 pub struct Control {
     pub(crate) engine: Arc<Engine>,
-}
-
-fn not_yet<T>() -> Result<T, PublicError> {
-    Err(PublicError::new(
-        ErrorKind::Unsupported,
-        "the daemon cannot do this",
-    ))
+    offers: submit::Offers,
 }
 
 impl Control {
     /// A façade over an engine that was started.
     #[must_use]
     pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine }
+        Self {
+            engine,
+            offers: submit::Offers::default(),
+        }
     }
 
     /// Who a token belongs to. Whatever is wrong with it, the answer and its cost are the same.
@@ -147,39 +145,6 @@ impl Control {
     pub async fn authenticate(&self, token: &str) -> Result<Principal, PublicError> {
         let parts = &self.engine.parts;
         auth::authenticate(parts.store.as_ref(), token, parts.clock.unix_ms()).await
-    }
-
-    /// Admits a run durably and queues it (invariant I1). The key is the caller's own, of its tenant.
-    ///
-    /// # Errors
-    /// As admission refuses; `conflict` for a key that was used for another request; `quota` for a full
-    /// queue or too many in a minute.
-    pub async fn submit(
-        &self,
-        who: &Principal,
-        _request: RunRequest,
-        _idempotency: Option<String>,
-    ) -> Result<Submitted, PublicError> {
-        allowed(who, Operation::Run)?;
-        not_yet()
-    }
-
-    /// What proves a run, as JSON text.
-    ///
-    /// # Errors
-    /// `not_found`; `wrong_state` until it is sealed.
-    pub async fn evidence(&self, who: &Principal, _run: &RunId) -> Result<String, PublicError> {
-        allowed(who, Operation::ReadEvidence)?;
-        not_yet()
-    }
-
-    /// A run in words.
-    ///
-    /// # Errors
-    /// As [`Self::evidence`].
-    pub async fn explain(&self, who: &Principal, _run: &RunId) -> Result<String, PublicError> {
-        allowed(who, Operation::ReadEvidence)?;
-        not_yet()
     }
 
     /// Whether it can serve: store readable, worker there, not about to end.

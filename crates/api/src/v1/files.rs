@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
+use leasehold_control::archive::ARCHIVE_MAX;
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::RunId;
@@ -25,7 +26,7 @@ use crate::error::{ErrorBody, Refusal};
 /// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
 /// Most bytes of an uploaded archive.
-const UPLOAD_MAX: usize = 256 << 20;
+const UPLOAD_MAX: usize = ARCHIVE_MAX;
 
 /// Where a read begins.
 #[derive(Debug, Default, Deserialize, IntoParams)]

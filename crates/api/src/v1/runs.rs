@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use leasehold_control::control::{RunFilter, Submitted, Until};
-use leasehold_control::request::RunRequest;
+use leasehold_control::request::{RunRequest, WorkspaceWish};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::Event;
 use leasehold_core::id::RunId;
@@ -98,8 +98,24 @@ pub(crate) async fn start(
     body: JsonBody,
 ) -> Result<Response, Refusal> {
     let key = idempotency(&headers)?;
-    let request = RunRequest::parse(&body.0)?;
-    let Submitted { row, warnings, .. } = api.control.submit(&who, request, key).await?;
+    let mut request = RunRequest::parse(&body.0)?;
+    let passed = api.directories.take(&headers)?;
+    let directory = match passed {
+        None => None,
+        Some((directory, mode)) if request.workspace == WorkspaceWish::Ephemeral => {
+            request.workspace = WorkspaceWish::Directory(mode);
+            Some(directory)
+        }
+        Some(_) => {
+            return Err(PublicError::new(
+                ErrorKind::Invalid,
+                "`workspace` names content, and a directory was passed too: one of them",
+            )
+            .into());
+        }
+    };
+    let submitted = api.control.submit(&who, request, key, directory).await?;
+    let Submitted { row, warnings, .. } = submitted;
     let patience = query
         .wait_ms
         .map_or(PATIENCE_MAX, Duration::from_millis)

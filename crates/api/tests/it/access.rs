@@ -116,7 +116,11 @@ const CASES: &[Case] = &[
         ..post("/v1/uploads", nothing, Key::Runner)
     },
     get("/v1/tools", Key::Auditor),
-    post("/v1/tools", || Some(crate::rig::publication("9.9.9")), Key::Developer),
+    post(
+        "/v1/tools",
+        || Some(crate::rig::publication("9.9.9")),
+        Key::Developer,
+    ),
     Case {
         own: |world| vec![world.acme.tool.clone()],
         others: |world| vec![world.globex.tool.clone()],
@@ -141,7 +145,11 @@ const CASES: &[Case] = &[
         ..get("/v1/tools/{tool}/{version}/state", Key::Developer)
     },
     get("/v1/tenants", Key::Auditor),
-    post("/v1/tenants", || Some(json!({"name": "initech"})), Key::Operator),
+    post(
+        "/v1/tenants",
+        || Some(json!({"name": "initech"})),
+        Key::Operator,
+    ),
     Case {
         own: |_| vec!["acme".into()],
         others: |_| vec!["globex".into()],
@@ -195,7 +203,10 @@ fn fill<S: AsRef<str>>(path: &str, parts: &[S]) -> String {
 
 async fn call(rig: &Rig, case: &Case, path: &str, token: Option<&str>) -> Answer {
     match case.kind {
-        Some(kind) => rig.bytes(case.method, path, token, kind, crate::rig::archive()).await,
+        Some(kind) => {
+            rig.bytes(case.method, path, token, kind, crate::rig::archive())
+                .await
+        }
         None => rig.call(case.method, path, token, (case.body)()).await,
     }
 }
@@ -246,7 +257,12 @@ async fn p66_what_is_anothers_looks_like_what_is_not_there() {
             _ => Some(world.acme.admin.as_str()),
         };
         let unknown = call(&rig, case, &fill(case.path, &(case.unknown)()), key).await;
-        assert_eq!(unknown.status, StatusCode::NOT_FOUND, "{name}: {}", unknown.text());
+        assert_eq!(
+            unknown.status,
+            StatusCode::NOT_FOUND,
+            "{name}: {}",
+            unknown.text()
+        );
         let other = call(&rig, case, &fill(case.path, &others), key).await;
         assert_eq!(
             (other.status, other.text()),
@@ -270,7 +286,13 @@ async fn p66_what_is_anothers_looks_like_what_is_not_there() {
 async fn p66_each_role_does_what_it_may_and_no_more() {
     let rig = Rig::new().await;
     let world = rig.world().await;
-    let keys = [Key::Auditor, Key::Runner, Key::Developer, Key::Admin, Key::Operator];
+    let keys = [
+        Key::Auditor,
+        Key::Runner,
+        Key::Developer,
+        Key::Admin,
+        Key::Operator,
+    ];
     for case in CASES {
         let name = format!("{} {}", case.method, case.path);
         let path = fill(case.path, &(case.own)(&world));
@@ -280,7 +302,11 @@ async fn p66_each_role_does_what_it_may_and_no_more() {
             assert_eq!(stranger.status, StatusCode::OK, "{name}");
             continue;
         }
-        assert_eq!(stranger.status, StatusCode::UNAUTHORIZED, "{name} without a key");
+        assert_eq!(
+            stranger.status,
+            StatusCode::UNAUTHORIZED,
+            "{name} without a key"
+        );
         assert_eq!(
             (wrong.status, wrong.text()),
             (stranger.status, stranger.text()),
@@ -291,7 +317,13 @@ async fn p66_each_role_does_what_it_may_and_no_more() {
             let may = may(case, key);
             let answer = call(&rig, case, &path, token(&world, key)).await;
             let refused = matches!(answer.status.as_u16(), 401 | 403);
-            assert_eq!(!refused, may, "{name} as {key:?}: {} {}", answer.status, answer.text());
+            assert_eq!(
+                !refused,
+                may,
+                "{name} as {key:?}: {} {}",
+                answer.status,
+                answer.text()
+            );
         }
     }
 }
@@ -319,11 +351,15 @@ async fn p66_the_other_tenant_sees_its_own() {
         format!("/v1/tools/{}/1.0.0", world.globex.tool),
         "/v1/tenants/globex".to_owned(),
     ] {
-        let answer = rig.call("GET", &path, Some(&world.globex.admin), None).await;
+        let answer = rig
+            .call("GET", &path, Some(&world.globex.admin), None)
+            .await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
         let answer = rig.call("GET", &path, Some(&world.acme.admin), None).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
     }
-    let page = rig.call("GET", "/v1/runs?limit=500", Some(&world.acme.admin), None).await;
+    let page = rig
+        .call("GET", "/v1/runs?limit=500", Some(&world.acme.admin), None)
+        .await;
     assert!(!page.text().contains(&world.globex.run) && page.text().contains(&world.acme.run));
 }

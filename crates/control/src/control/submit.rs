@@ -1,0 +1,97 @@
+//! The way in for callers: a request becomes a plan, and a plan a durable run.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::id::RunId;
+use leasehold_core::select::Offer;
+use leasehold_core::tenant::Principal;
+use leasehold_store::seam::Idempotency;
+
+use super::{Control, Submitted};
+use crate::admission::{self, Case};
+use crate::engine::parts::Parts;
+use crate::request::RunRequest;
+
+/// How long what the backends said of this host is believed.
+const BELIEVED: Duration = Duration::from_secs(30);
+
+/// What the backends offer, asked again every so often.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Offers {
+    held: Arc<Mutex<Option<(Duration, Arc<Vec<Offer>>)>>>,
+}
+
+impl Offers {
+    async fn get(&self, parts: &Parts) -> Arc<Vec<Offer>> {
+        let now = parts.clock.elapsed();
+        // Nothing panics while it holds the lock.
+        let held = self
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some((asked, offers)) = held
+            && now.saturating_sub(asked) < BELIEVED
+        {
+            return offers;
+        }
+        let backend = &parts.backend;
+        let probed = backend.probe().await;
+        let able = probed.is_ok();
+        let mut offers = vec![admission::offer(
+            backend.name(),
+            backend.isolation(),
+            probed,
+        )];
+        offers.extend(admission::unbuilt(&offers));
+        let offers = Arc::new(offers);
+        if able {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            *held = Some((now, Arc::clone(&offers)));
+        }
+        offers
+    }
+}
+
+impl Control {
+    /// Admits a run durably and queues it (invariant I1). The key is the caller's own, of its tenant. The
+    /// directory is the workspace that a local caller passed, where the request says so.
+    ///
+    /// # Errors
+    /// As admission refuses; `conflict` for a key that was used for another request; `quota` for a full
+    /// queue or too many in a minute.
+    pub async fn submit(
+        &self,
+        who: &Principal,
+        request: RunRequest,
+        idempotency: Option<String>,
+        directory: Option<OwnedFd>,
+    ) -> Result<Submitted, PublicError> {
+        let parts = &self.engine.parts;
+        let known = admission::gather(parts.store.as_ref(), who, &request).await?;
+        let offers = self.offers.get(parts).await;
+        let run = RunId::from_entropy(&parts.entropy.draw()?);
+        let case = Case {
+            who,
+            request: &request,
+            known: &known,
+        };
+        let plan = admission::resolve(case, &offers, run)?;
+        let idempotency = idempotency.map(|key| {
+            let request = request.digest().map_err(|error| {
+                PublicError::new(
+                    ErrorKind::Internal,
+                    format!("the request has no form: {error}"),
+                )
+            })?;
+            Ok(Idempotency { key, request })
+        });
+        let idempotency = idempotency.transpose()?;
+        let warnings = plan.warnings.clone();
+        let (row, new) = self.engine.submit(plan, idempotency, directory).await?;
+        Ok(Submitted { row, new, warnings })
+    }
+}
