@@ -15,6 +15,8 @@ pub const ARCHIVE_MAX: usize = 64 << 20;
 pub const ENTRIES_MAX: usize = 16_384;
 /// Longest name, in bytes; it fits the oldest form of header in two parts.
 pub const PATH_MAX: usize = 255;
+/// Longest part of a name between two `/`, in bytes.
+const PART_MAX: usize = 100;
 /// Deepest folder.
 pub const DEPTH_MAX: usize = 32;
 const BLOCK: usize = 512;
@@ -41,7 +43,7 @@ pub type Tree = BTreeMap<String, Entry>;
 pub enum ArchiveError {
     /// A name that is not allowed.
     #[error(
-        "the name {0:?} is not allowed: relative, at most 255 bytes and 32 deep, no `.`, `..`, backslash or control character"
+        "the name {0:?} is not allowed: relative, at most 255 bytes (100 between two `/`) and 32 deep, no `.`, `..`, backslash or control character"
     )]
     Name(String),
     /// It does not fit the bounds.
@@ -75,7 +77,7 @@ pub enum ArchiveError {
 pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     let part = |part: &str| {
         let plain = !part.contains('\\') && !part.chars().any(char::is_control);
-        !part.is_empty() && part != "." && part != ".." && plain
+        !part.is_empty() && part.len() <= PART_MAX && part != "." && part != ".." && plain
     };
     let good =
         name.len() <= PATH_MAX && name.split('/').count() <= DEPTH_MAX && name.split('/').all(part);
@@ -294,7 +296,7 @@ mod tests {
             executable: true,
             content: vec![7; 1_000],
         };
-        let long = format!("{}/{}", "d".repeat(120), "f".repeat(90));
+        let long = format!("{0}/{0}/{1}", "d".repeat(60), "f".repeat(90));
         [
             ("a.py".to_owned(), file(b"print(1)\n")),
             ("b/c/run".to_owned(), script),

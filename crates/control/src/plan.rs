@@ -1,5 +1,6 @@
 //! What admission hands on: a contract that is fixed, and what is needed to carry it out.
 
+use std::fmt;
 use std::sync::Arc;
 
 use leasehold_core::digest::Digest;
@@ -25,7 +26,7 @@ pub struct Share {
 
 /// What is needed to start a run and is not in its contract, since it may be secret. Kept by the store
 /// until the run ends, so that a restarted daemon can start what was admitted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// The computer.
     pub sandbox: SandboxSpec,
@@ -38,6 +39,13 @@ pub struct Start {
     /// another into one fresh tree; a name that is there already is refused. Empty means an empty
     /// workspace.
     pub workspace: Vec<Digest>,
+}
+
+impl fmt::Debug for Start {
+    /// Without the values of variables and the input, which may be secret.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Start({:?})", self.exec.argv.first())
+    }
 }
 
 /// How the output of a tool is checked once it has ended.
@@ -68,4 +76,13 @@ pub struct Plan {
     pub cache: Option<Digest>,
     /// What the caller should know although it was admitted, such as a deprecated version.
     pub warnings: Vec<String>,
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Plan")
+            .field("contract", &self.contract)
+            .field("start", &self.start)
+            .finish_non_exhaustive()
+    }
 }
