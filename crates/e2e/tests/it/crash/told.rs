@@ -1,6 +1,6 @@
 //! What is told of what went wrong or is gone: retention, quiet runs, and where a run is taken up.
 
-use leasehold_e2e::Instance;
+use leasehold_e2e::{Instance, until};
 
 use super::SOON;
 use crate::record::assert_nothing_left;
@@ -8,6 +8,10 @@ use crate::record::assert_nothing_left;
 /// Runs a script and gives the id of the run.
 fn ran(instance: &Instance, script: &str) -> String {
     instance.sh(&[], script).status_is(0);
+    until("a run that is over", SOON, || {
+        let open = std::fs::read_dir(instance.state().join("open")).expect("the open runs");
+        (open.count() == 0).then_some(())
+    });
     instance.last_run()
 }
 
