@@ -14,6 +14,7 @@ pub mod control;
 pub mod engine;
 pub mod entropy;
 pub mod environment;
+pub mod evidence;
 pub mod keys;
 pub mod manifest;
 pub mod plan;

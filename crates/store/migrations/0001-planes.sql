@@ -39,10 +39,13 @@ CREATE TABLE runs (
     head_count INTEGER NOT NULL,
     head_digest TEXT NOT NULL,
     accepted_ms INTEGER NOT NULL,
+    opened_seq INTEGER NOT NULL,
+    sealed_seq INTEGER,
     sealed_ms INTEGER,
     retain_ms INTEGER NOT NULL,
     CHECK ((outcome IS NOT NULL) = (state IN ('ended', 'sealed'))),
-    CHECK ((sealed_ms IS NOT NULL) = (state = 'sealed'))
+    CHECK ((sealed_ms IS NOT NULL) = (state = 'sealed')),
+    CHECK ((sealed_seq IS NOT NULL) = (state = 'sealed'))
 ) STRICT;
 
 CREATE INDEX runs_newest ON runs (accepted_ms DESC, run DESC);

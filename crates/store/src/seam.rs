@@ -390,6 +390,9 @@ pub trait Store: Send + Sync + 'static {
     /// Entries of a tenant's log from `from`, in order, at most [`PAGE_MAX`].
     fn log(&self, tenant: Name, from: u64) -> Doing<'_, Vec<TenantEntry>>;
 
+    /// Entries of its tenant's log that are of this run: the one that opens it, then the one that seals it.
+    fn log_of(&self, run: RunId) -> Doing<'_, Vec<TenantEntry>>;
+
     /// End of a tenant's log.
     fn log_head(&self, tenant: Name) -> Doing<'_, Head>;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold_backend::seam::Backend;
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
-use leasehold_core::event::Head;
+use leasehold_core::event::{Head, TenantEntry};
 use leasehold_core::id::{RunId, WorkerId};
 use leasehold_core::name::{Name, ToolRef};
 use leasehold_core::outcome::Outcome;
@@ -22,6 +22,8 @@ use leasehold_store::seam::Store;
 use super::queue::Bounds;
 use crate::clock::Clock;
 use crate::entropy::Entropy;
+use crate::evidence::envelope::Envelope;
+use crate::evidence::head::Anchor;
 use crate::plan::OutputCheck;
 
 /// Bytes that are copied to the object store at once.
@@ -90,13 +92,28 @@ pub struct Facts<'a> {
     pub observed: &'a Observed,
 }
 
-/// Signs what a run came to.
+/// Signs what a run came to, and where it stands in its tenant's log.
 pub trait Sealer: Send + Sync + 'static {
     /// The signed statement, as JSON text.
     ///
     /// # Errors
     /// When it cannot be signed; it is tried again later.
     fn statement(&self, facts: Facts<'_>) -> Result<String, PublicError>;
+
+    /// The signed head of a tenant's log.
+    ///
+    /// # Errors
+    /// When it cannot be signed.
+    fn head(&self, tenant: &Name, head: Head) -> Result<Envelope, PublicError>;
+
+    /// An entry with the signed head of the log up to it.
+    ///
+    /// # Errors
+    /// When it cannot be signed.
+    fn anchor(&self, entry: TenantEntry) -> Result<Anchor, PublicError>;
+
+    /// The signed list of the keys that ever signed here.
+    fn keys(&self) -> Envelope;
 }
 
 /// Finds the output check of a tool again, for a run that was admitted before a restart.

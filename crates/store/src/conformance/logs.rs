@@ -2,6 +2,7 @@
 
 use leasehold_core::digest::Digest;
 use leasehold_core::event::{Head, TenantFact};
+use leasehold_core::id::RunId;
 use leasehold_core::name::ToolRef;
 
 use super::keys::{key_row, policy_row, tool_row};
@@ -32,8 +33,19 @@ pub(super) async fn a_log_links_what_happened(world: &World) -> Case {
         head: life.chain.head(),
     };
     equal!((&entries[3].fact, entries[3].at_unix_ms), (&sealed, 50));
+    equal!(
+        world.store.log_of(life.run.clone()).await?,
+        entries[2..].to_vec()
+    );
+    let open = world.admit(&other).await?.run;
+    equal!(
+        world.store.log_of(open).await?,
+        world.log(&other).await?[1..].to_vec()
+    );
+    let unknown = RunId::from_entropy(&world.entropy());
+    refused!(world.store.log_of(unknown), StoreError::NotFound("run"));
     world.whole_log(&tenant).await?;
-    equal!(world.whole_log(&other).await?.count, 1);
+    equal!(world.whole_log(&other).await?.count, 2);
     equal!(world.store.log(tenant, 3).await?, entries[3..].to_vec());
     Ok(())
 }

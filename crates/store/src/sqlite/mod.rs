@@ -281,6 +281,10 @@ impl Store for SqliteStore {
         self.read(move |conn| read::log(conn, &tenant, from))
     }
 
+    fn log_of(&self, run: RunId) -> Doing<'_, Vec<TenantEntry>> {
+        self.read(move |conn| read::log_of(conn, &run))
+    }
+
     fn log_head(&self, tenant: Name) -> Doing<'_, Head> {
         self.read(move |conn| write::log::head(conn, &tenant))
     }

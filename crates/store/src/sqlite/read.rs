@@ -178,6 +178,20 @@ pub(super) fn log(conn: &Connection, tenant: &Name, from: u64) -> Result<Vec<Ten
     )
 }
 
+pub(super) fn log_of(conn: &Connection, run: &RunId) -> Result<Vec<TenantEntry>> {
+    let found = all(
+        conn,
+        "SELECT l.entry FROM runs r JOIN log l ON l.tenant = r.tenant AND l.seq IN (r.opened_seq, r.sealed_seq) \
+         WHERE r.run = ? ORDER BY l.seq",
+        [run.as_str()],
+        |row| rows::json(row, 0),
+    )?;
+    match found.is_empty() {
+        true => Err(StoreError::NotFound("run")),
+        false => Ok(found),
+    }
+}
+
 pub(super) fn signed_head(conn: &Connection, tenant: &Name) -> Result<Option<SignedHead>> {
     one(
         conn,

@@ -122,6 +122,38 @@ async fn p71_a_failing_append_is_told_and_nothing_of_it_stays() {
     assert_eq!(world.whole(&life.run).await.unwrap(), life.chain.head());
 }
 
+#[tokio::test]
+async fn p71_a_privileged_change_whose_entry_cannot_be_written_is_not_done() {
+    use leasehold_core::event::TenantFact;
+    use leasehold_store::seam::Change;
+    let scratch = Scratch::new();
+    let broken = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&broken);
+    let options = Options {
+        faults: Some(Arc::new(move |point, name| {
+            point == Point::Written && name == "change" && fails.load(Ordering::Relaxed)
+        })),
+        ..Options::new(scratch.path())
+    };
+    let world = World::new(Arc::new(SqliteStore::open(options).unwrap()));
+    let tenant = world.tenant("acme").await.unwrap();
+    let mut suspended = world.store.tenant(tenant.clone()).await.unwrap();
+    suspended.suspended = true;
+    let change = || {
+        let fact = TenantFact::TenantSuspended { suspended: true };
+        let changes = vec![(Change::UpdateTenant(suspended.clone()), fact)];
+        world.store.change(tenant.clone(), None, 2, changes)
+    };
+    broken.store(true, Ordering::Relaxed);
+    assert!(matches!(change().await, Err(StoreError::Engine(_))));
+    assert!(!world.store.tenant(tenant.clone()).await.unwrap().suspended);
+    assert_eq!(world.whole_log(&tenant).await.unwrap().count, 1);
+    broken.store(false, Ordering::Relaxed);
+    change().await.unwrap();
+    assert!(world.store.tenant(tenant.clone()).await.unwrap().suspended);
+    assert_eq!(world.whole_log(&tenant).await.unwrap().count, 2);
+}
+
 #[test]
 fn what_is_no_database_of_ours_is_refused_and_left_alone() {
     let scratch = Scratch::new();

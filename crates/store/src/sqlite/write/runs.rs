@@ -98,7 +98,8 @@ fn insert(conn: &Connection, prepared: &Prepared) -> Result<i64> {
     let head = prepared.first.head();
     conn.prepare_cached(
         "INSERT INTO runs (run, tenant, project, principal, tool, tool_version, state, epoch, contract_digest, \
-         head_count, head_digest, accepted_ms, retain_ms) VALUES (?, ?, ?, ?, ?, ?, 'queued', 0, ?, ?, ?, ?, ?)",
+         head_count, head_digest, accepted_ms, opened_seq, retain_ms) \
+         VALUES (?, ?, ?, ?, ?, ?, 'queued', 0, ?, ?, ?, ?, ?, ?)",
     )?
     .execute(params![
         admission.run.as_str(),
@@ -111,6 +112,7 @@ fn insert(conn: &Connection, prepared: &Prepared) -> Result<i64> {
         int(head.count),
         head.digest.to_string(),
         int(admission.at_unix_ms),
+        int(log::head(conn, &admission.tenant)?.count),
         int(prepared.retain_ms),
     ])?;
     Ok(conn.last_insert_rowid())
@@ -323,8 +325,14 @@ pub(in crate::sqlite) fn seal(
             rows::text(&sealing.observed)?,
             nothing_was_there || sealing.observed.clean(),
         ])?;
-    conn.prepare_cached("UPDATE runs SET state = 'sealed', sealed_ms = ? WHERE id = ?")?
-        .execute(params![int(sealing.at_unix_ms), live.id])?;
+    conn.prepare_cached(
+        "UPDATE runs SET state = 'sealed', sealed_ms = ?, sealed_seq = ? WHERE id = ?",
+    )?
+    .execute(params![
+        int(sealing.at_unix_ms),
+        int(log::head(conn, &live.tenant)?.count),
+        live.id
+    ])?;
     let sealed = TenantFact::RunSealed {
         run: sealing.run.clone(),
         head: live.head,
