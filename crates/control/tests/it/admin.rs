@@ -1,0 +1,381 @@
+//! Tools, policies and tenants over the store, and what admission makes of them.
+
+use leasehold_control::admission::{Case, gather, resolve, unbuilt};
+use leasehold_control::archive::{self, Entry};
+use leasehold_control::request::{RunRequest, ToolWish};
+use leasehold_control::{policies, tenants, tools};
+use leasehold_core::error::ErrorKind;
+use leasehold_core::id::RunId;
+use leasehold_core::isolation::Isolation;
+use leasehold_core::name::ToolRef;
+use leasehold_core::policy::Scope;
+use leasehold_core::select::{Abilities, Offer, Runtime};
+use leasehold_core::spec::WorkspaceMode;
+use leasehold_core::tenant::{Principal, Role};
+use leasehold_store::seam::{Store, ToolState};
+
+use crate::scratch::{NOW, Scratch, name};
+
+const INHERIT: &str = "version: 1\nallow: {tools: inherit, commands: inherit, permissions: inherit, egress: inherit, credentials: inherit, workspaces: inherit, trust: inherit, backends: inherit, placement: inherit}\n";
+
+fn manifest(version: &str, more: &str) -> String {
+    format!(
+        "id: text.wordcount\nversion: {version}\nentrypoint: {{runtime: python, file: main.py}}\nsandbox: {{trust: first_party}}\n{more}"
+    )
+}
+
+fn package(file: &str) -> Vec<u8> {
+    let content = Entry::File {
+        executable: false,
+        content: b"print(1)\n".to_vec(),
+    };
+    archive::pack(&[(format!(".tool/{file}"), content)].into()).unwrap()
+}
+
+fn publication(version: &str, more: &str) -> tools::Publication {
+    tools::check(
+        manifest(version, more).as_bytes(),
+        Some(&package("main.py")),
+    )
+    .unwrap()
+}
+
+fn scope(text: &str) -> Scope {
+    Scope::parse(text).unwrap()
+}
+
+fn offers() -> Vec<Offer> {
+    let mut offers = vec![Offer {
+        backend: "process".to_owned(),
+        isolation: Isolation::Process,
+        runtime: Runtime::Command,
+        zone: "local".to_owned(),
+        cost: 0,
+        state: Ok(Abilities {
+            host_system: true,
+            workspaces: vec![WorkspaceMode::Ephemeral, WorkspaceMode::Clone],
+            ..Abilities::default()
+        }),
+    }];
+    offers.extend(unbuilt(&offers));
+    offers
+}
+
+async fn admit(
+    scratch: &Scratch,
+    who: &Principal,
+    request: &str,
+) -> Result<leasehold_control::plan::Plan, leasehold_core::error::PublicError> {
+    let request = RunRequest::parse(request.as_bytes())?;
+    let known = gather(&scratch.store, who, &request).await?;
+    let case = Case {
+        who,
+        request: &request,
+        known: &known,
+    };
+    resolve(case, &offers(), RunId::from_entropy(&[5; 13]))
+}
+
+#[tokio::test]
+async fn a_published_version_never_changes_and_the_newest_active_one_is_taken() {
+    let scratch = Scratch::new().await;
+    let (store, who) = (&scratch.store, &scratch.operator);
+    for version in ["1.0.0", "1.10.0", "1.9.0", "2.0.0-rc.1"] {
+        tools::publish(store, who, NOW, &publication(version, ""))
+            .await
+            .unwrap();
+    }
+    // The same again is answered; another manifest under the same version is refused.
+    let first = tools::publish(store, who, NOW + 5, &publication("1.0.0", ""))
+        .await
+        .unwrap();
+    assert_eq!(first.published_unix_ms, NOW);
+    let other = publication("1.0.0", "description: another\n");
+    assert_eq!(
+        tools::publish(store, who, NOW, &other)
+            .await
+            .unwrap_err()
+            .kind,
+        ErrorKind::Exists
+    );
+
+    let newest = async |text: &str| {
+        let row = tools::get(store, who, &ToolWish::parse(text).unwrap()).await?;
+        Ok::<_, leasehold_core::error::PublicError>(row.tool.to_string())
+    };
+    assert_eq!(
+        newest("text.wordcount").await.unwrap(),
+        "text.wordcount@1.10.0"
+    );
+    assert_eq!(
+        newest("text.wordcount@2.0.0-rc.1").await.unwrap(),
+        "text.wordcount@2.0.0-rc.1"
+    );
+    for (version, state) in [
+        ("1.10.0", ToolState::Quarantined),
+        ("1.9.0", ToolState::Deprecated),
+        ("1.0.0", ToolState::Deprecated),
+    ] {
+        let tool = ToolRef::parse(&format!("text.wordcount@{version}")).unwrap();
+        let row = tools::set_state(store, who, NOW, &tool, state, Some("why".into()))
+            .await
+            .unwrap();
+        assert_eq!((row.state, row.note.as_deref()), (state, Some("why")));
+    }
+    let none = newest("text.wordcount").await.unwrap_err();
+    assert!(
+        none.hint
+            .unwrap()
+            .contains("text.wordcount@1.10.0 (quarantined)")
+    );
+    assert_eq!(newest("nothing").await.unwrap_err().message, "no such tool");
+    // Another tenant's tool is not there.
+    let (_, theirs) = scratch.key("acme", Role::Developer).await;
+    let hidden = tools::get(store, &theirs, &ToolWish::parse("text.wordcount").unwrap()).await;
+    assert_eq!(hidden.unwrap_err().message, "no such tool");
+    let (_, runner) = scratch.key("acme", Role::Runner).await;
+    let refused = tools::publish(store, &runner, NOW, &publication("3.0.0", "")).await;
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Forbidden);
+}
+
+#[tokio::test]
+async fn a_package_must_hold_the_entrypoint_and_nothing_outside_its_place() {
+    let text = manifest("1.0.0", "");
+    let refused =
+        |package: Option<&[u8]>| tools::check(text.as_bytes(), package).unwrap_err().message;
+    assert!(refused(None).contains("no files came along"));
+    assert!(refused(Some(&package("other.py"))).contains("not among the tool's files"));
+    assert!(refused(Some(b"x")).contains("no plain tar archive"));
+    let stray = Entry::File {
+        executable: true,
+        content: Vec::new(),
+    };
+    let stray = archive::pack(&[("bin/sh".to_owned(), stray)].into()).unwrap();
+    assert!(refused(Some(&stray)).contains("is not below `.tool`"));
+    let good = tools::check(text.as_bytes(), Some(&package("main.py"))).unwrap();
+    assert_eq!(
+        good.manifest.package,
+        Some(leasehold_core::digest::Digest::of(&package("main.py")))
+    );
+}
+
+#[tokio::test]
+async fn policies_are_versioned_strict_and_in_force_at_once() {
+    let scratch = Scratch::new().await;
+    let (store, operator) = (&scratch.store, &scratch.operator);
+    let (_, admin) = scratch.key("acme", Role::Admin).await;
+    let publish = async |who: &Principal, at: &str, text: &str| {
+        policies::publish(store, who, NOW, scope(at), text.as_bytes()).await
+    };
+    // Until somebody publishes, the built-in one holds, and is a document like any other.
+    let built_in = policies::get(store, &admin, Scope::Platform, None)
+        .await
+        .unwrap();
+    assert_eq!(built_in.version, 0);
+    // p43: what is not understood is refused at publication, and nothing changes.
+    for (text, told) in [
+        ("version: 1\nallow: {egress: [\n", "no valid YAML"),
+        (
+            "version: 1\nallow: {egres: []}\n",
+            "allow.egres: unknown field",
+        ),
+        (
+            "version: 1\nallow: {egress: all}\n",
+            "allow.egress: \"all\"",
+        ),
+        ("version: 1\nversion: 1\n", "twice"),
+        ("[]", "expected a map"),
+    ] {
+        let error = publish(&admin, "tenant/acme", text).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.message.contains(told), "{text}: {error}");
+    }
+    assert!(
+        policies::in_force(store, scope("tenant/acme"))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    for version in 1..=3 {
+        let text = format!("{INHERIT}limits: {{pids: {version}}}\n");
+        assert_eq!(
+            publish(&admin, "tenant/acme", &text).await.unwrap().version,
+            version
+        );
+    }
+    let second = policies::get(store, &admin, scope("tenant/acme"), Some(2))
+        .await
+        .unwrap();
+    assert_eq!(second.version, 2);
+    // Who may write what.
+    let (_, developer) = scratch.key("acme", Role::Developer).await;
+    for (who, at, kind) in [
+        (&developer, "tenant/acme", ErrorKind::Forbidden),
+        (&admin, "platform", ErrorKind::Forbidden),
+        (&admin, "tenant/default", ErrorKind::NotFound),
+    ] {
+        assert_eq!(
+            publish(who, at, INHERIT).await.unwrap_err().kind,
+            kind,
+            "{at}"
+        );
+    }
+    let first_party = format!("{INHERIT}trust: {{commands: first_party}}\n");
+    let refused = publish(&admin, "tenant/acme", &first_party)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Forbidden);
+    assert!(
+        publish(
+            &admin,
+            "tenant/acme",
+            &first_party.replace("first_party", "verified")
+        )
+        .await
+        .is_ok()
+    );
+    assert_eq!(
+        publish(operator, "tenant/acme", &first_party)
+            .await
+            .unwrap()
+            .version,
+        5
+    );
+    // Each one is in the tenant's log.
+    let log = store.log(name("acme"), 0).await.unwrap();
+    let published = log.iter().filter(|entry| {
+        matches!(
+            &entry.fact,
+            leasehold_core::event::TenantFact::PolicyPublished { .. }
+        )
+    });
+    assert_eq!(published.count(), 5);
+    let mine: Vec<String> = policies::list(store, &admin)
+        .await
+        .unwrap()
+        .iter()
+        .map(|level| level.title())
+        .collect();
+    assert_eq!(mine, ["platform (built in)", "tenant/acme (version 5)"]);
+    assert_eq!(
+        policies::get(store, &admin, scope("tenant/default"), None)
+            .await
+            .unwrap_err()
+            .message,
+        "no such policy"
+    );
+}
+
+#[tokio::test]
+async fn p23_admission_over_the_store_refuses_what_no_backend_is_strong_enough_for() {
+    let scratch = Scratch::new().await;
+    let (store, operator) = (&scratch.store, &scratch.operator);
+    tools::publish(store, operator, NOW, &publication("1.0.0", ""))
+        .await
+        .unwrap();
+    let asked = r#"{"tool":"text.wordcount"}"#;
+    let error = admit(&scratch, operator, asked).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Unsupported);
+    assert!(
+        error
+            .message
+            .contains("backend `gvisor`: this build has no such backend yet"),
+        "{error}"
+    );
+    // The operator vouches: the next run is admitted and its contract names the document.
+    let text = format!("{INHERIT}trust: {{tools: {{'*': first_party}}}}\n");
+    policies::publish(
+        store,
+        operator,
+        NOW,
+        scope("tenant/default/tool/text.wordcount"),
+        text.as_bytes(),
+    )
+    .await
+    .unwrap();
+    let plan = admit(&scratch, operator, asked).await.unwrap();
+    let used: Vec<String> = plan
+        .contract
+        .policies
+        .iter()
+        .map(|used| format!("{} {}", used.scope, used.version))
+        .collect();
+    assert_eq!(
+        used,
+        [
+            "platform 0",
+            "tenant/default 0",
+            "tenant/default/tool/text.wordcount 1"
+        ]
+    );
+    assert_eq!(
+        plan.contract.manifest,
+        Some(publication("1.0.0", "").digest)
+    );
+    // A floor of the platform is not undone by anybody below.
+    let floor = policies::built_in_text(&Scope::Platform)
+        .unwrap()
+        .replace("isolation_floor: process", "isolation_floor: microvm");
+    policies::publish(store, operator, NOW, Scope::Platform, floor.as_bytes())
+        .await
+        .unwrap();
+    let error = admit(&scratch, operator, asked).await.err().unwrap();
+    assert!(
+        error
+            .message
+            .contains("isolation `microvm` is needed (the policy's floor demands it)"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn who_may_start_nothing_is_refused_before_anything_is_looked_at() {
+    let scratch = Scratch::new().await;
+    let (store, operator) = (&scratch.store, &scratch.operator);
+    let command = r#"{"command":["true"]}"#;
+    assert!(admit(&scratch, operator, command).await.is_ok());
+    let (_, auditor) = scratch.key("default", Role::Auditor).await;
+    assert_eq!(
+        admit(&scratch, &auditor, command).await.err().unwrap().kind,
+        ErrorKind::Forbidden
+    );
+    // Nobody vouches for the commands of another tenant.
+    let (_, runner) = scratch.key("acme", Role::Runner).await;
+    let error = admit(&scratch, &runner, command).await.err().unwrap();
+    assert!(
+        error.message.contains("trust class `untrusted` demands it"),
+        "{error}"
+    );
+    tenants::suspend(store, operator, NOW, &name("default"), true)
+        .await
+        .unwrap();
+    let error = admit(&scratch, operator, command).await.err().unwrap();
+    assert_eq!(
+        error.message,
+        "the tenant is suspended: it may start nothing"
+    );
+    tenants::suspend(store, operator, NOW, &name("default"), false)
+        .await
+        .unwrap();
+    assert!(admit(&scratch, operator, command).await.is_ok());
+    let (_, admin) = scratch.key("acme", Role::Admin).await;
+    assert_eq!(
+        tenants::create(store, &admin, NOW, name("b"), Vec::new())
+            .await
+            .unwrap_err()
+            .kind,
+        ErrorKind::Forbidden
+    );
+    assert_eq!(
+        tenants::get(store, &admin, &name("default"))
+            .await
+            .unwrap_err(),
+        tenants::get(store, &admin, &name("nobody"))
+            .await
+            .unwrap_err()
+    );
+    assert_eq!(tenants::list(store, &admin).await.unwrap().len(), 1);
+    assert_eq!(tenants::list(store, operator).await.unwrap().len(), 2);
+    let again = tenants::create(store, operator, NOW, name("acme"), Vec::new()).await;
+    assert_eq!(again.unwrap_err().kind, ErrorKind::Exists);
+}
