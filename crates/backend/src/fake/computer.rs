@@ -24,6 +24,7 @@ use crate::seam::{Computer, Doing};
 pub(super) struct Orders {
     pub(super) cancel: Option<(CancelledBy, bool)>,
     pub(super) crash: bool,
+    pub(super) lost: bool,
 }
 
 /// One computer of the fake host.
@@ -78,6 +79,10 @@ impl Slot {
     pub(super) fn cancel(&self, by: CancelledBy, at_once: bool) {
         self.orders
             .send_modify(|orders| orders.cancel = Some((by, at_once)));
+    }
+
+    pub(super) fn lose(&self) {
+        self.orders.send_modify(|orders| orders.lost = true);
     }
 
     pub(super) fn crash(&self) {

@@ -118,6 +118,21 @@ impl FakeBackend {
             .collect()
     }
 
+    /// Every run that was ever begun.
+    #[must_use]
+    pub fn begun(&self) -> Vec<RunId> {
+        locked(&self.world).runs.keys().cloned().collect()
+    }
+
+    /// Forgets everything it had, as a supervisor that died does for its runs: those in progress end as
+    /// lost.
+    pub fn lose(&self) {
+        let runs: Vec<_> = locked(&self.world).runs.values().cloned().collect();
+        for run in runs {
+            run.slot.lose();
+        }
+    }
+
     /// Kills our own first process in a computer.
     ///
     /// # Errors

@@ -258,12 +258,11 @@ async fn execute(
         }
     };
     let ordered = async {
-        let wanted = |orders: &Orders| orders.cancel.is_some() || orders.crash;
+        let wanted = |orders: &Orders| orders.cancel.is_some() || orders.crash || orders.lost;
         orders
             .wait_for(wanted)
             .await
-            .ok()
-            .and_then(|orders| orders.cancel)
+            .map_or_else(|_| Orders::default(), |orders| *orders)
     };
     let acted = tokio::select! {
         acted = acting => acted,
@@ -275,10 +274,14 @@ async fn execute(
             seen.crashed = Some("init died: a test said so".to_owned());
             Acted::default()
         }
-        cancel = ordered => match cancel {
+        orders = ordered => match orders.cancel {
             Some((by, at_once)) => {
                 seen.cancelled = Some(by);
                 leave(exec, &limits, at_once).await
+            }
+            None if orders.lost => {
+                seen.host_lost = true;
+                Acted::default()
             }
             None => {
                 seen.crashed = Some("init died: it was killed".to_owned());

@@ -1,5 +1,5 @@
-//! Test hooks, compiled only into debug builds: end the process at a named point, so that tests see what
-//! a restart makes of it.
+//! Test hooks, compiled only into debug builds: end the process at a named point, or call a test's own
+//! function there, so that tests see what a restart makes of it.
 //!
 //! `LEASEHOLD_DIE=<point>[:<count>]` ends it by `SIGKILL` when it comes there for the count-th time (1 when
 //! absent). Points are `before-X` and `after-X` for every write and message named in [`POINTS`].
@@ -24,16 +24,32 @@ pub const POINTS: [&str; 13] = [
 /// Environment variable of the hook.
 pub const DIE_VARIABLE: &str = "LEASEHOLD_DIE";
 
+/// A test's own function; it is given `before-X` or `after-X`.
+pub type Hook = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Where the process is to end.
-#[derive(Debug, Default)]
-pub(crate) struct Failpoints {
+#[derive(Clone, Default)]
+pub struct Failpoints {
     #[cfg(debug_assertions)]
-    die: Option<(String, std::sync::atomic::AtomicU32)>,
+    die: Option<std::sync::Arc<(String, std::sync::atomic::AtomicU32)>>,
+    #[cfg(debug_assertions)]
+    hook: Option<Hook>,
 }
 
 impl Failpoints {
+    /// Calls a function at every point.
+    #[cfg(debug_assertions)]
+    #[must_use]
+    pub fn hooked(hook: Hook) -> Self {
+        Self {
+            die: None,
+            hook: Some(hook),
+        }
+    }
+
     /// Reads the environment; in release builds there is nothing to read.
-    pub(crate) fn from_env() -> Self {
+    #[must_use]
+    pub fn from_env() -> Self {
         #[cfg(debug_assertions)]
         {
             Self::parse(&std::env::var(DIE_VARIABLE).unwrap_or_default())
@@ -51,16 +67,17 @@ impl Failpoints {
             .is_some_and(|point| POINTS.contains(&point));
         let count = count.parse().ok().filter(|count| *count > 0);
         Self {
-            die: count
-                .filter(|_| known)
-                .map(|count| (name.to_owned(), std::sync::atomic::AtomicU32::new(count))),
+            die: count.filter(|_| known).map(|count| {
+                std::sync::Arc::new((name.to_owned(), std::sync::atomic::AtomicU32::new(count)))
+            }),
+            hook: None,
         }
     }
 
     #[cfg(debug_assertions)]
     fn due(&self, when: &str, point: &str) -> bool {
         use std::sync::atomic::Ordering;
-        let Some((name, left)) = &self.die else {
+        let Some((name, left)) = self.die.as_deref() else {
             return false;
         };
         let here = name.strip_prefix(when).is_some_and(|rest| rest == point);
@@ -71,7 +88,7 @@ impl Failpoints {
     pub(crate) fn armed(&self) -> bool {
         #[cfg(debug_assertions)]
         {
-            self.die.is_some()
+            self.die.is_some() || self.hook.is_some()
         }
         #[cfg(not(debug_assertions))]
         false
@@ -92,6 +109,10 @@ impl Failpoints {
         allow(clippy::unused_self, reason = "reads itself in debug builds alone")
     )]
     fn pass(&self, when: &str, point: &str) {
+        #[cfg(debug_assertions)]
+        if let Some(hook) = &self.hook {
+            hook(&format!("{when}{point}"));
+        }
         #[cfg(debug_assertions)]
         if self.due(when, point) {
             let own = rustix::process::getpid();

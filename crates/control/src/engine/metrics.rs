@@ -117,6 +117,7 @@ counters! {
     cold: "Runs whose computer was made for them.",
     adopted: "Runs taken up again after a restart.",
     rescheduled: "Runs launched again after their host was lost.",
+    fell: "Tasks of runs that fell over.",
     fenced: "Runs whose right had passed on while they were held.",
     store_errors: "Writes that the store did not do at once.",
     object_errors: "Objects that could not be kept at once.",

@@ -38,16 +38,20 @@ use self::parts::Parts;
 /// Pause between two looks at what is still running while draining.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// So often the task of one run may fall over.
+const FALLS_MAX: u32 = 3;
+
 /// The engine of one daemon.
 pub struct Engine {
     pub(crate) parts: Parts,
     floor: Floor,
     pub(crate) metrics: Metrics,
-    failpoints: Failpoints,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
     tasks: Mutex<HashMap<RunId, AbortHandle>>,
     /// Runs that nobody carries because trying again would not help, and why.
     stuck: Mutex<BTreeMap<RunId, String>>,
+    /// How often the task of a run fell over.
+    falls: Mutex<HashMap<RunId, u32>>,
     /// Requests under one idempotency key go one after another.
     keys: Mutex<HashMap<(Name, String), Arc<tokio::sync::Mutex<()>>>>,
     draining: watch::Sender<bool>,
@@ -75,10 +79,10 @@ impl Engine {
             floor: Floor::new(parts.settings.bounds),
             parts,
             metrics: Metrics::default(),
-            failpoints: Failpoints::from_env(),
             live: Mutex::default(),
             tasks: Mutex::default(),
             stuck: Mutex::default(),
+            falls: Mutex::default(),
             keys: Mutex::default(),
             draining: watch::Sender::new(false),
         });
@@ -97,6 +101,21 @@ impl Engine {
         locked(&self.tasks).remove(run);
     }
 
+    /// The task of a run fell over: a bug of ours. It is taken up again, but not for ever.
+    fn fell(&self, run: &RunId) {
+        metrics::count(&self.metrics.fell);
+        let falls = {
+            let mut all = locked(&self.falls);
+            let falls = all.entry(run.clone()).or_default();
+            *falls += 1;
+            *falls
+        };
+        if falls == FALLS_MAX {
+            locked(&self.falls).remove(run);
+            self.quarantine(run.clone(), "its task fell over again and again".to_owned());
+        }
+    }
+
     fn quarantine(&self, run: RunId, why: String) {
         metrics::count(&self.metrics.quarantined);
         locked(&self.stuck).insert(run, why);
@@ -104,7 +123,7 @@ impl Engine {
 
     /// The test hooks of this process.
     pub(crate) fn failpoints(&self) -> &Failpoints {
-        &self.failpoints
+        &self.parts.failpoints
     }
 
     /// Whether it can serve.

@@ -112,7 +112,7 @@ impl Engine {
     /// Keeps both streams and every collected file of a run. What cannot be kept in time is missing from the
     /// result, which then says so; it is counted.
     pub(crate) async fn keep(&self, run: &RunId, record: &RunRecord, spools: &[File; 2]) -> Kept {
-        self.failpoints.before("objects");
+        self.failpoints().before("objects");
         let stdout = self.keep_stream(&spools[0], record.stdout);
         let stderr = self.keep_stream(&spools[1], record.stderr);
         let (stdout, stderr) = tokio::join!(stdout, stderr);
@@ -125,7 +125,7 @@ impl Engine {
                 file.skipped = Some("not_kept".to_owned());
             }
         }
-        self.failpoints.after("objects");
+        self.failpoints().after("objects");
         Kept {
             stdout,
             stderr,

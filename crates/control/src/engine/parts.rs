@@ -200,4 +200,6 @@ pub struct Parts {
     pub worker: WorkerId,
     /// Bounds.
     pub settings: Settings,
+    /// Test hooks; the default has none.
+    pub failpoints: super::failpoint::Failpoints,
 }

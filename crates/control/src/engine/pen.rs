@@ -172,7 +172,7 @@ impl Pen {
     async fn send(&self, drafts: &[Draft]) -> Result<(), StoreError> {
         match drafts {
             [one] => self.send_one(one).await,
-            [first, second] if !self.engine.failpoints.armed() => {
+            [first, second] if !self.engine.failpoints().armed() => {
                 // Polled in this order, so they arrive in this order.
                 let both = tokio::join!(biased; self.send_one(first), self.send_one(second));
                 both.0.and(both.1)
@@ -189,7 +189,7 @@ impl Pen {
     async fn send_one(&self, draft: &Draft) -> Result<(), StoreError> {
         let store = &self.engine.parts.store;
         let point = draft.write.point();
-        self.engine.failpoints.before(point);
+        self.engine.failpoints().before(point);
         let events = draft.events.clone();
         let (run, epoch) = (self.run.clone(), self.epoch);
         match draft.write.clone() {
@@ -215,7 +215,7 @@ impl Pen {
                 store.seal(lease, sealing).await?;
             }
         }
-        self.engine.failpoints.after(point);
+        self.engine.failpoints().after(point);
         Ok(())
     }
 

@@ -109,10 +109,10 @@ impl Engine {
         let live = Live::new(row);
         locked(&self.live).insert(run.clone(), Arc::clone(&live));
         let cached = self.cached(&plan).await;
-        self.failpoints.before("admit");
+        self.failpoints().before("admit");
         let admission = admission(&plan, idempotency, first, live.row().accepted_unix_ms)?;
         let admitted = self.parts.store.admit(admission).await;
-        self.failpoints.after("admit");
+        self.failpoints().after("admit");
         match admitted {
             Err(error) => {
                 count(&self.metrics.store_errors);

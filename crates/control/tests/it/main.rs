@@ -3,3 +3,7 @@
 mod admin;
 mod keys;
 mod scratch;
+mod engine;
+mod remote;
+mod restart;
+mod world;

@@ -393,10 +393,10 @@ impl Task {
                 outcome,
                 observed,
             };
-            self.engine.failpoints.before("statement");
+            self.engine.failpoints().before("statement");
             match self.engine.parts.sealer.statement(facts) {
                 Ok(statement) => {
-                    self.engine.failpoints.after("statement");
+                    self.engine.failpoints().after("statement");
                     return Ok(statement);
                 }
                 Err(error) => {

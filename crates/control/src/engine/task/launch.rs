@@ -97,9 +97,9 @@ impl Task {
             exec,
             workspace,
         };
-        self.engine.failpoints.before("launch");
+        self.engine.failpoints().before("launch");
         let launched = self.engine.parts.backend.launch(launch).await;
-        self.engine.failpoints.after("launch");
+        self.engine.failpoints().after("launch");
         launched
     }
 
@@ -162,10 +162,10 @@ impl Task {
     pub(super) async fn find(&self, run: &RunId) -> Found {
         let mut pause = PAUSE;
         loop {
-            self.engine.failpoints.before("attach");
+            self.engine.failpoints().before("attach");
             match self.engine.parts.backend.attach(run.clone()).await {
                 Ok(execution) => {
-                    self.engine.failpoints.after("attach");
+                    self.engine.failpoints().after("attach");
                     return Found::There(Box::new(execution));
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => return Found::Never,

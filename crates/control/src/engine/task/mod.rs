@@ -78,6 +78,26 @@ pub(crate) struct Task {
     since: Instant,
 }
 
+/// Leaves the floor with the task, however that ends.
+struct Leaving {
+    engine: Arc<Engine>,
+    live: Arc<Live>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let run = &self.live.run;
+        let now = self.engine.parts.clock.elapsed();
+        self.engine.floor.remove(run, now);
+        self.engine.floor.finish(run, now);
+        if std::thread::panicking() {
+            self.engine.fell(run);
+        }
+        self.engine.forget(run);
+        self.live.see(|seen| seen.left = true);
+    }
+}
+
 /// How an attempt to begin it went.
 enum Went {
     /// It runs, or is over and its record is there.
@@ -138,16 +158,13 @@ impl Task {
 
     /// Carries it to its seal.
     pub(crate) async fn carry(mut self, begin: Begin) {
-        let carried = self.whole(begin).await;
-        let run = self.live.run.clone();
-        if let Err(stop) = carried {
+        let _leaving = Leaving {
+            engine: Arc::clone(&self.engine),
+            live: Arc::clone(&self.live),
+        };
+        if let Err(stop) = self.whole(begin).await {
             self.stop(stop).await;
         }
-        let now = self.engine.parts.clock.elapsed();
-        self.engine.floor.remove(&run, now);
-        self.engine.floor.finish(&run, now);
-        self.engine.forget(&run);
-        self.live.see(|seen| seen.left = true);
     }
 
     /// It may not be carried on: its computer is ended and nothing more is written.

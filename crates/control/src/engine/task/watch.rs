@@ -113,7 +113,7 @@ impl Task {
                     if let Ok(bytes) = fed {
                         let fact = RunFact::InputGiven { bytes };
                         self.pen.write(Write::Append, vec![fact]).await?;
-                        self.engine.failpoints.after("input");
+                        self.engine.failpoints().after("input");
                     }
                 }
             }
@@ -231,7 +231,7 @@ impl Task {
     fn feed(&self, input: Option<OwnedFd>) -> Option<JoinHandle<io::Result<u64>>> {
         let bytes = self.plan.start.stdin.clone()?;
         let input = input?;
-        self.engine.failpoints.before("input");
+        self.engine.failpoints().before("input");
         Some(tokio::spawn(async move {
             rustix::io::ioctl_fionbio(&input, true)?;
             let mut pipe = pipe::Sender::from_owned_fd(input)?;
