@@ -146,17 +146,20 @@ impl Ruleset {
     /// `None` where the kernel has no such scopes (before version 6).
     ///
     /// # Errors
-    /// When the kernel takes no ruleset.
+    /// When the kernel takes no ruleset or rule.
     pub fn scope() -> Result<Option<Self>, LandlockError> {
         if abi() < 6 {
             return Ok(None);
         }
-        Self::create(&RulesetAttr {
-            handled_access_fs: 0,
+        let set = Self::create(&RulesetAttr {
+            handled_access_fs: REFER,
             handled_access_net: 0,
             scoped: SCOPE_ABSTRACT_SOCKET | SCOPE_SIGNAL,
-        })
-        .map(Some)
+        })?;
+        // Any set of rules, also one about no files, forbids to move and link files between
+        // directories unless it says otherwise.
+        set.allow("/", REFER)?;
+        Ok(Some(set))
     }
 
     /// What a workload may do with files. `None` where the kernel has no Landlock.
