@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_jail::cgroup::Cgroups;
-use leasehold_jail::spawn::{SpawnError, Spawner};
+use leasehold_jail::spawn::Spawner;
 use leasehold_protocol::supervisor::Event;
 
 use crate::admit::Host;
@@ -38,6 +38,8 @@ pub(crate) const FDS_PER_SANDBOX: u64 = 24;
 const UNHURRIED: Duration = Duration::from_millis(1);
 /// Bytes moved from a pipe to its spool in one go.
 const BUFFER: usize = 128 << 10;
+/// How long the first order is waited for before the agent's program is written without it.
+const FIRST_ORDER: Duration = Duration::from_millis(2);
 /// How long an orderly end may take before the supervisor leaves the rest to parent-death signals
 /// and the next sweep.
 const STOP_BOUND: Duration = Duration::from_secs(10);
@@ -125,7 +127,7 @@ pub(crate) struct Server {
     pub(crate) buffer: Box<[u8]>,
     pub(crate) stopping: bool,
     /// It ends since it cannot work.
-    failed: bool,
+    pub(crate) failed: bool,
     /// Calls that wait for the end.
     pub(crate) stoppers: Vec<(Key, u64)>,
     /// What a successor of the spawner is started with.
@@ -240,6 +242,8 @@ impl Server {
             let now = Instant::now();
             let wait = if self.wants_refill() {
                 Some(Duration::ZERO)
+            } else if self.spawner_seed.is_unwritten() {
+                Some(FIRST_ORDER)
             } else {
                 self.timers.wait(now)
             };
@@ -247,6 +251,10 @@ impl Server {
             let quiet = happened.is_empty();
             for happening in happened {
                 self.handle(happening);
+            }
+            // Beside the making of the first sandbox, which somebody waits for.
+            if quiet || !self.ordered.is_empty() {
+                self.write_program();
             }
             let now = Instant::now();
             while let Some(timer) = self.timers.due(now) {
@@ -405,30 +413,6 @@ impl Server {
             Some(answers) => self.sources.add(answers, Source::Answer),
             None => Ok(()),
         }
-    }
-
-    /// The first spawner has built its template, or cannot. Then nothing can be made here at all: who
-    /// waits is told, and we go.
-    fn on_spawner_start(&mut self) {
-        let error = match self.spawner.await_ready() {
-            Ok(()) => return,
-            // It was killed and said nothing, which need not happen to the next.
-            Err(SpawnError::Gone) => return self.renew_spawner(),
-            Err(error) => error,
-        };
-        log::failure("the spawner cannot be started", &error);
-        self.forget_spawner();
-        let detail = format!("no sandbox can be made here: {error}");
-        let waiting: Vec<Key> = self
-            .ordered
-            .drain(..)
-            .chain(self.waiting.drain(..))
-            .collect();
-        for key in waiting {
-            self.not_made(key, detail.clone());
-        }
-        self.failed = true;
-        self.stop();
     }
 
     /// Whether the spawner of this moment ended: the news may be of the one before.

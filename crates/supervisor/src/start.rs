@@ -3,8 +3,9 @@
 //!
 //! Somebody waits for the first sandbox, and it cannot be made before the spawner has built its
 //! template. So the spawner is forked as early as can be, and all else is done meanwhile: callers
-//! are let in, the agent's program is put in its file, control groups are made, and what a dead
-//! predecessor left is swept. Calls are taken when that is done, orders wait in the spawner's socket.
+//! are let in, control groups are made, and what a dead predecessor left is swept. Calls are taken
+//! when that is done, orders wait in the spawner's socket. The agent's program is put in its file
+//! when the first sandbox is on its way.
 //!
 //! The supervisor cannot take `no_new_privs`: as an ordinary user its spawner is mapped by set-uid
 //! programs, and as root every sandbox is made by it. It is not dumpable, so that no process of the
@@ -34,6 +35,7 @@ use crate::retention::Retention;
 use crate::rootless;
 use crate::scratch;
 use crate::server::{FDS_PER_SANDBOX, Parts, Server};
+use crate::source::Key;
 use crate::spare::Spares;
 use crate::sweep::{Depth, SweepError, open_registry, sweep_locked};
 
@@ -125,6 +127,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let root = rustix::process::geteuid().is_root();
     let spawner_seed = SpawnerSeed {
         agent: memory_file().map_err(StartError::Agent)?,
+        unwritten: Some(config.agent),
         rootless: (!root).then(rootless::find),
     };
     // A scope takes in this process alone, so it comes before the first child.
@@ -149,7 +152,7 @@ fn run(config: Config) -> Result<(), StartError> {
         retention: config.retention,
     };
     let socket = paths.socket();
-    let served = go_on(paths, config.agent, &lock, early);
+    let served = go_on(paths, &lock, early);
     if served.is_err() {
         // Nobody listens there any more, and nobody else can as long as we hold the lock.
         let _ = std::fs::remove_file(socket);
@@ -173,8 +176,7 @@ struct Early {
 }
 
 /// Does the rest of the start and serves.
-fn go_on(paths: Paths, agent: &[u8], lock: &Lock, early: Early) -> Result<(), StartError> {
-    fill_and_seal(&early.spawner_seed.agent, agent).map_err(StartError::Agent)?;
+fn go_on(paths: Paths, lock: &Lock, early: Early) -> Result<(), StartError> {
     let cgroups = match early.scoped {
         Some(found) => found,
         None => Cgroups::discover(paths.instance()).map_err(StartError::Cgroups)?,
@@ -213,14 +215,68 @@ fn go_on(paths: Paths, agent: &[u8], lock: &Lock, early: Early) -> Result<(), St
     server.serve().map_err(StartError::Loop)
 }
 
+/// The end of a start, once callers are served.
+impl Server {
+    /// The first spawner has built its template, or cannot.
+    pub(crate) fn on_spawner_start(&mut self) {
+        let error = match self.spawner.await_ready() {
+            Ok(()) => return,
+            // It was killed and said nothing, which need not happen to the next.
+            Err(SpawnError::Gone) => return self.renew_spawner(),
+            Err(error) => error,
+        };
+        log::failure("the spawner cannot be started", &error);
+        self.forget_spawner();
+        self.cannot_work(&error);
+    }
+
+    /// Writes the agent's program, if that was not done yet.
+    pub(crate) fn write_program(&mut self) {
+        if let Err(error) = self.spawner_seed.write() {
+            log::failure("the agent's program cannot be held in memory", &error);
+            self.cannot_work(&error);
+        }
+    }
+
+    /// Nothing can be made here: who waits is told, and we go.
+    fn cannot_work(&mut self, error: &dyn std::error::Error) {
+        let detail = format!("no sandbox can be made here: {error}");
+        let waiting: Vec<Key> = self
+            .ordered
+            .drain(..)
+            .chain(self.waiting.drain(..))
+            .collect();
+        for key in waiting {
+            self.not_made(key, detail.clone());
+        }
+        self.failed = true;
+        self.stop();
+    }
+}
+
 /// What a spawner is started with, any number of times.
 #[derive(Debug)]
 pub(crate) struct SpawnerSeed {
     agent: OwnedFd,
+    /// What the agent's file will hold.
+    unwritten: Option<&'static [u8]>,
     rootless: Option<RootlessIds>,
 }
 
 impl SpawnerSeed {
+    /// Whether the agent's program is still to be written.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.unwritten.is_some()
+    }
+
+    /// Writes the agent's program, which cannot be changed afterwards.
+    pub(crate) fn write(&mut self) -> io::Result<()> {
+        match self.unwritten.take() {
+            Some(bytes) => fill_and_seal(&self.agent, bytes),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn start(&self) -> Result<Spawner, SpawnError> {
         let mut spawner = self.begin()?;
         spawner.await_ready()?;

@@ -98,9 +98,9 @@ impl Spawner {
     /// it does not need, while the caller does something else. It dies with the calling *thread* and
     /// with the handle.
     ///
-    /// Call it before there are other threads and before much memory is in use. The agent's program
-    /// may be written and sealed up to the first order, which need not wait for
-    /// [`Spawner::await_ready`].
+    /// Call it before there are other threads and before much memory is in use. Orders need not wait
+    /// for [`Spawner::await_ready`], nor for the agent's program to be written: none is executed
+    /// before it is sealed.
     ///
     /// # Errors
     /// The step that failed; nothing is left then.

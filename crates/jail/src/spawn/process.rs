@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -28,10 +28,10 @@ use crate::mount::{self, PLAIN};
 const IDLE: Duration = Duration::from_millis(3);
 /// The same, when the last one could not be made.
 const RETRY: Duration = Duration::from_secs(1);
-/// User namespaces of one sandbox: its own, and one that translates the owners of its workspace.
-const FIRST_BLANKS: usize = 2;
 /// How long it waits where nothing is due.
 const FOREVER: Duration = Duration::from_secs(3_600);
+/// Pause between two looks at a program that is being written.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// How long ids may take to be mapped from outside.
 const MAP_WAIT: Duration = Duration::from_secs(10);
 
@@ -86,10 +86,8 @@ impl<'a> Spawner<'a> {
             Err(errno) => return Err(errno).at(MakeStep::MakerIds),
         }
         let mut blanks = Blanks::new(start.maker);
-        // What the first sandbox needs.
-        for _ in 0..FIRST_BLANKS {
-            blanks.fill_one(proc.as_fd()).at(MakeStep::Ids)?;
-        }
+        // One that the first sandbox has to wait for; others are made beside its first process.
+        blanks.fill_one(proc.as_fd()).at(MakeStep::Ids)?;
         let rootless = start.maker != Maker::Root;
         let template = Template::enter(proc, rootless)?;
         // Again: entering a user namespace may have cleared it.
@@ -238,8 +236,24 @@ impl<'a> Spawner<'a> {
         let proc = self.template.proc.as_fd();
         let namespace = self.blanks.with_maps(proc, &map, &map).at(MakeStep::Ids)?;
         self.leave_given()?;
+        self.await_sealed(order.spec.deadline).at(MakeStep::Exec)?;
         // A process that failed early has said why; that is read when its socket ends.
         let _ = wire::go(progress, &[namespace.as_fd()]);
+        Ok(())
+    }
+
+    /// Waits until the agent's program can change no more: at a start it is written beside the making
+    /// of the first sandbox. A file that knows no seals is taken as it is.
+    fn await_sealed(&self, at_most: Duration) -> Result<(), Errno> {
+        let until = Instant::now() + at_most;
+        while let Ok(seals) = rustix::fs::fcntl_get_seals(self.agent)
+            && !seals.contains(SealFlags::SEAL)
+        {
+            if Instant::now() >= until {
+                return Err(Errno::TIMEDOUT);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
         Ok(())
     }
 
