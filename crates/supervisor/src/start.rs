@@ -408,6 +408,9 @@ fn look_at_host(cgroups: &Cgroups, seed: &SpawnerSeed, limits: Vec<String>) -> H
             gaps.push(gap.to_owned());
         }
     }
+    if can.missing.iter().any(|gap| gap.control == "sockets") {
+        gaps.push("H19 network buffers in control group v1".to_owned());
+    }
     gaps.extend(limits);
     let kernel = rustix::system::uname();
     Host {

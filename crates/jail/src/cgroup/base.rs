@@ -4,7 +4,7 @@
 //! controllers really arrived in it, and the kernel lets us move processes into it.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -74,6 +74,7 @@ pub(super) fn lay(located: &Located, name: &CString) -> (Vec<Tree>, Controls) {
     };
     laying.judge_swap(&mut controls);
     laying.explain(&controls, located);
+    laying.judge_sockets();
     controls.missing = laying.missing;
     (laying.trees, controls)
 }
@@ -266,6 +267,17 @@ impl Laying<'_> {
         }
     }
 
+    /// On v1 network buffers have a count of their own, which a kernel may lack. The memory limit
+    /// holds without it, and they come on top.
+    fn judge_sockets(&mut self) {
+        let v1 = |tree: &&Tree| tree.set.has(Controller::Memory) && !tree.v2;
+        let uncounted = |tree: &Tree| !counts_sockets(tree.base.as_fd());
+        if self.trees.iter().find(v1).is_some_and(uncounted) {
+            let gap = "this kernel does not bound network buffers per v1 group";
+            self.note("sockets", gap.to_owned());
+        }
+    }
+
     /// A memory limit that swap gets around is none. Without a count of swap per group, v1 still keeps
     /// a group out of swap by its swappiness; on v2 nothing does.
     fn judge_swap(&mut self, controls: &mut Controls) {
@@ -289,6 +301,11 @@ impl Laying<'_> {
             controls.memory = false;
         }
     }
+}
+
+/// Whether the group counts network buffers.
+fn counts_sockets(group: BorrowedFd<'_>) -> bool {
+    file::exists(group, super::limits::SOCKETS)
 }
 
 fn swap_is_on() -> bool {
@@ -436,6 +453,18 @@ mod tests {
             controllers: Set::default(),
             highest: PathBuf::new(),
         }
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_count_network_buffers_is_told() {
+        let place = std::env::temp_dir().join(format!("leasehold-sockets-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let group = std::fs::File::open(&place).unwrap();
+        let without = counts_sockets(group.as_fd());
+        std::fs::write(place.join("memory.kmem.tcp.limit_in_bytes"), "").unwrap();
+        let with = counts_sockets(group.as_fd());
+        std::fs::remove_dir_all(&place).unwrap();
+        assert_eq!((without, with), (false, true));
     }
 
     fn texts(places: &[PathBuf]) -> Vec<&str> {
