@@ -116,7 +116,7 @@ fn park() -> Result<(), (SetupStep, i32)> {
 /// Waits in an interpreter, as the workload already. Comes back only when it could not be started.
 fn wait_warm(warm: Warm, socket: &OwnedFd, ready: Option<&OwnedFd>) -> i32 {
     let (uid, gid) = warm::workload_ids();
-    if let Err(error) = posture::become_workload(uid, gid, warm::FILES, 0) {
+    if let Err(error) = posture::become_user(uid, gid, warm::FILES, 0) {
         return error.errno();
     }
     let placed = ready
@@ -179,7 +179,7 @@ fn become_command(request: &ExecRequest, fds: &[OwnedFd], socket: &OwnedFd) -> F
 
 fn prepare(request: &ExecRequest, fds: &[OwnedFd], socket: &OwnedFd) -> Result<(), Failure> {
     let (uid, gid) = request.ids;
-    posture::become_workload(uid, gid, request.files, request.cpu_seconds)
+    posture::become_user(uid, gid, request.files, request.cpu_seconds)
         .map_err(|error| posture_failure(&error))?;
     match (request.tty, fds) {
         (Some((rows, columns)), _) => {

@@ -236,7 +236,7 @@ fn take_actor(actor: Actor, files: u32, caller: Pid) -> Result<(), PostureError>
     match actor {
         Actor::User(ids) => {
             posture::park_agent_child()?;
-            posture::become_user_worker(ids.uid, ids.gid, files, 0)?;
+            posture::become_user(ids.uid, ids.gid, files, 0)?;
         }
         Actor::Root => posture::become_root_worker()?,
     }

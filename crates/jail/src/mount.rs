@@ -136,6 +136,16 @@ pub fn attach_child(tree: impl AsFd, parent: impl AsFd, name: &CStr) -> Result<(
     )
 }
 
+/// Mounts a file or directory over another of the same kind, both by path: a call less than
+/// [`clone_at`] and [`attach_child`], for trees that only the kernel or ourselves have written and
+/// paths that hold no link.
+///
+/// # Errors
+/// As `mount(2)`.
+pub fn bind(source: &CStr, target: &CStr) -> Result<(), Errno> {
+    rustix::mount::mount_bind(source, target)
+}
+
 /// Detaches what is mounted at an absolute path of our own making, with all below it.
 ///
 /// # Errors

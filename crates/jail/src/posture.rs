@@ -135,13 +135,15 @@ pub fn agent() -> Result<(), PostureError> {
 }
 
 /// Step two, for a child of init: the Landlock rules of a workload, its fixed resource limits, an
-/// empty bounding set, locked securebits, and no capability but the change of identity. Nothing here
-/// depends on what the process will become.
+/// empty bounding set, locked securebits, no capability but the change of identity, and on files of
+/// the host no file that runs as its owner. Nothing here depends on what the process will become.
+/// What is left of step three is [`become_user`].
 ///
 /// # Errors
 /// The first step that failed.
 pub fn park_stub() -> Result<(), PostureError> {
     restrict(Ruleset::workload())?;
+    keep_set_id_off_host_files()?;
     park(caps::STUB)
 }
 
@@ -177,6 +179,13 @@ fn works_on_host_files() -> Result<bool, Errno> {
     Ok(scratch != Ok(workspace.st_dev))
 }
 
+fn keep_set_id_off_host_files() -> Result<(), PostureError> {
+    if step("look at the workspace", works_on_host_files())? {
+        Program::no_set_id().load().map_err(PostureError::Seccomp)?;
+    }
+    Ok(())
+}
+
 /// Step three, when the program is known: the limits of the run, its ids, and no capability at all.
 /// On files of the host also: no file that runs as its owner.
 /// `files` is the number of open files, `cpu_seconds` a second net on processor time (0 for none).
@@ -189,23 +198,17 @@ pub fn become_workload(
     files: u32,
     cpu_seconds: u32,
 ) -> Result<(), PostureError> {
-    if step("look at the workspace", works_on_host_files())? {
-        Program::no_set_id().load().map_err(PostureError::Seccomp)?;
-    }
-    become_user_worker(uid, gid, files, cpu_seconds)
+    keep_set_id_off_host_files()?;
+    become_user(uid, gid, files, cpu_seconds)
 }
 
-/// In place of step three, for a child of the agent that does file work as a user and never becomes
-/// a program: what [`become_workload`] does, but it may open files in every way the agent does.
+/// Step three for a process that has taken [`park_stub`], and with it the program for files of the host;
+/// and in place of step three for a child of the agent that does file work as a user and never becomes a
+/// program, which may open files in every way the agent does. Otherwise as [`become_workload`].
 ///
 /// # Errors
 /// The first step that failed, or what does not hold afterwards.
-pub fn become_user_worker(
-    uid: u32,
-    gid: u32,
-    files: u32,
-    cpu_seconds: u32,
-) -> Result<(), PostureError> {
+pub fn become_user(uid: u32, gid: u32, files: u32, cpu_seconds: u32) -> Result<(), PostureError> {
     rlimit::run(files, cpu_seconds).map_err(|error| PostureError::Limits(error.into()))?;
     if uid == ID_NONE || gid == ID_NONE {
         return step("take the workload's ids", Err(Errno::INVAL));

@@ -19,6 +19,8 @@ mod cases;
 mod failures;
 #[path = "spawn/inside.rs"]
 mod inside;
+#[path = "spawn/orders.rs"]
+mod orders;
 #[path = "spawn/probe.rs"]
 mod probe;
 #[path = "spawn/rig.rs"]
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         .iter()
         .chain(inside::CASES)
         .chain(failures::CASES)
+        .chain(orders::CASES)
         .chain(workspaces::CASES)
         .chain(rootless::CASES);
     let mut failed = 0;

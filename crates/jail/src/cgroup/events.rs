@@ -30,7 +30,7 @@ pub struct GroupEvents {
     /// Processes the kernel killed for memory.
     pub oom_kills: u64,
     /// How often memory reached its limit and had to be reclaimed first; `None` on v1 when it reads 0,
-    /// since some kernels do not count there. With `oom_kills` above and this at 0, the host ran out
+    /// since some kernels do not count there, and when nothing was killed. With `oom_kills` above and this at 0, the host ran out
     /// and not the sandbox.
     pub memory_hits: Option<u64>,
     /// Forks and threads denied by the pids limit.
@@ -152,10 +152,12 @@ impl Group {
                 if let Ok(text) = file::read(dir, c"memory.oom_control") {
                     events.oom_kills = text.value_of("oom_kill").unwrap_or(0);
                 }
-                // With both limits equal the one over memory and swap is felt first.
-                let both = number(dir, c"memory.memsw.failcnt").unwrap_or(0);
-                let alone = number(dir, c"memory.failcnt").unwrap_or(0);
-                events.memory_hits = Some(both.max(alone)).filter(|count| *count > 0);
+                if events.oom_kills > 0 {
+                    // With both limits equal the one over memory and swap is felt first.
+                    let both = number(dir, c"memory.memsw.failcnt").unwrap_or(0);
+                    let alone = number(dir, c"memory.failcnt").unwrap_or(0);
+                    events.memory_hits = Some(both.max(alone)).filter(|count| *count > 0);
+                }
             }
         }
         if let Some((_, dir)) = self.with(Controller::Pids)

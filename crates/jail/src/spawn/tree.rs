@@ -34,6 +34,9 @@ const SHOWN: [&[u8]; 9] = [
     b"uptime",
     b"version",
 ];
+/// [`EMPTY_FILE`] and [`EMPTY_DIRECTORY`] by their whole paths, before the store is covered.
+const MASKING_FILE: &CStr = c"/sys/empty";
+const MASKING_DIRECTORY: &CStr = c"/sys/nothing";
 /// Directories of ours on scratch; they do not count against the limit of files.
 const OWN_INODES: u64 = 8;
 /// Terminals a sandbox may have at one time.
@@ -102,8 +105,8 @@ impl Tree {
     }
 
     fn mask(&self) -> Result<(), Errno> {
-        let file = mount::place(&self.store, EMPTY_FILE)?;
-        let nothing = self.empty_directory()?;
+        // There are some fifty of them, so each call counts.
+        rustix::process::fchdir(&self.proc)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let listing = rustix::fs::openat(&self.proc, c".", flags, Mode::empty())?;
         let mut space = [MaybeUninit::<u8>::uninit(); 8_192];
@@ -120,14 +123,17 @@ impl Tree {
             if keep {
                 continue;
             }
-            let over = match entry.file_type() {
-                FileType::Directory => &nothing,
-                _ => &file,
-            };
-            let tree = mount::clone_at(over, Reach::One)?;
-            mount::attach_child(&tree, &self.proc, name)?;
+            match entry.file_type() {
+                FileType::Directory => mount::bind(MASKING_DIRECTORY, name)?,
+                // The link itself, and not what it leads to.
+                FileType::Symlink => {
+                    let tree = mount::clone_child(&self.store, EMPTY_FILE)?;
+                    mount::attach_child(&tree, &self.proc, name)?;
+                }
+                _ => mount::bind(MASKING_FILE, name)?,
+            }
         }
-        Ok(())
+        rustix::process::chdir(c"/")
     }
 
     fn show_limits(&self, texts: &CStr) -> Result<(), Errno> {

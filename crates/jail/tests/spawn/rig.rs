@@ -85,10 +85,6 @@ pub(crate) fn make_with(
     disk: Option<BorrowedFd<'_>>,
     cgroup_procs: &[BorrowedFd<'_>],
 ) -> Result<Sandbox, SpawnError> {
-    let pair = || {
-        let flags = SocketFlags::CLOEXEC;
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
-    };
     let ((ours, init), (_stub_ours, stub)) = (pair(), pair());
     let fds = MakeFds {
         init: init.as_fd(),
@@ -99,10 +95,21 @@ pub(crate) fn make_with(
         cgroup_procs,
     };
     let made = spawner.make(spec, fds)?;
-    Ok(Sandbox { made, socket: ours })
+    Ok(Sandbox::new(made, ours))
+}
+
+/// Connected sockets: ours, and one for the other side.
+pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
 impl Sandbox {
+    /// One that was ordered with the other end of this socket for its init.
+    pub(crate) fn new(made: Made, socket: OwnedFd) -> Self {
+        Self { made, socket }
+    }
+
     fn ask(&self, request: &str) -> String {
         send(&self.socket, request.as_bytes(), SendFlags::NOSIGNAL).unwrap();
         assert!(readable(self.socket.as_fd(), 20), "no answer to {request}");
