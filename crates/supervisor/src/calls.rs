@@ -272,6 +272,7 @@ impl Server {
                 main_exited: false,
                 message: Vec::new(),
                 message_sent: 0,
+                message_waits: false,
                 message_fds: Vec::new(),
                 input: None,
                 started: None,

@@ -195,6 +195,8 @@ impl Server {
             }
             let record = run.record.clone();
             self.tell(key, &Event::Ended(Box::new(record)));
+            // Before what follows takes its time: somebody waits for this.
+            self.flush();
             for timer in [Timer::Quiet(key), Timer::Drain(key)] {
                 self.timers.clear(timer);
             }

@@ -66,6 +66,8 @@ pub(crate) struct Run {
     /// The message to the stub and how much of it went.
     pub(crate) message: Vec<u8>,
     pub(crate) message_sent: usize,
+    /// The stub's socket is full; epoll says when it is not.
+    pub(crate) message_waits: bool,
     /// Descriptors that go with the first byte of the message.
     pub(crate) message_fds: Vec<OwnedFd>,
     /// Writable end for the caller: standard input or the terminal, until it is handed over.

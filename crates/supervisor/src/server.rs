@@ -548,7 +548,7 @@ impl Server {
     }
 
     /// Sends what is queued, as far as the sockets take it.
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let mut keys = std::mem::take(&mut self.unflushed);
         if keys.is_empty() {
             return;

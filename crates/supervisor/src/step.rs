@@ -244,6 +244,7 @@ impl Server {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     let _ = self.sources.want_room(stub, Source::Stub(sandbox), true);
+                    run.message_waits = true;
                     return;
                 }
                 // Its end is told by its socket and by init.
@@ -258,7 +259,9 @@ impl Server {
             run.message.fill(0);
             run.message = Vec::new();
             run.message_sent = 0;
-            let _ = self.sources.want_room(stub, Source::Stub(sandbox), false);
+            if std::mem::take(&mut run.message_waits) {
+                let _ = self.sources.want_room(stub, Source::Stub(sandbox), false);
+            }
         }
     }
 
