@@ -15,7 +15,7 @@ use crate::run::request;
 use crate::{env, place, voice};
 
 /// The static program that every sandbox begins as.
-static AGENT: &[u8] = include_bytes!(env!("LEASEHOLD_AGENT"));
+pub(crate) static AGENT: &[u8] = include_bytes!(env!("LEASEHOLD_AGENT"));
 /// How long a pool may take to fill.
 const FILL_PATIENCE: Duration = Duration::from_secs(120);
 /// How long a supervisor may take to end everything.

@@ -11,6 +11,7 @@ use leasehold_protocol::supervisor::{Event, Target};
 use super::Interrupt;
 use super::arena::{self, Arena};
 use super::bars::{Bar, Must};
+use super::ground::Ground;
 use super::report::Report;
 use super::sample::{Samples, Summary};
 use crate::fault::Fault;
@@ -21,14 +22,21 @@ const CROWDS: [u32; 4] = [1, 10, 50, 100];
 const OPEN: usize = 8;
 /// Sandboxes kept parked in the sustained part.
 const PARKED: u32 = 16;
+/// What the kernel counts processor time in, the same on every architecture sandboxes run on.
+const TICKS_PER_SECOND: f64 = 100.0;
 const SYSTEM_TRUE: &str = "/usr/bin/true";
 
 /// Measures bursts and reports.
 ///
 /// # Errors
 /// When something of ours fails.
-pub(crate) fn bursts(runs: u32, interrupt: &Interrupt, report: &mut Report) -> Result<(), Fault> {
-    let arena = Arena::new("crowd")?;
+pub(crate) fn bursts(
+    runs: u32,
+    ground: &Ground,
+    interrupt: &Interrupt,
+    report: &mut Report,
+) -> Result<(), Fault> {
+    let arena = Arena::new(ground, "crowd")?;
     let mut client = arena.client()?;
     for warm in [false, true] {
         let mut ends: Vec<(u32, Option<Summary>)> = Vec::new();
@@ -63,27 +71,29 @@ pub(crate) fn bursts(runs: u32, interrupt: &Interrupt, report: &mut Report) -> R
     Ok(())
 }
 
-/// That a burst costs at most its share of the queue on every core: p95 of N at once against p95 of
-/// one, divided by the N/cores turns it has to wait.
+/// That p95 grows at most linearly with the queue for each core: once there is a queue, ten times as
+/// many at once take at most ten times as long. And, more than that, that a run in a crowd costs no
+/// more than one alone would on one core, though one alone has the help of all of them.
 fn growth(kind: &str, ends: &[(u32, Option<Summary>)], failures: u32) -> Vec<Bar> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let one = ends
-        .iter()
-        .find(|(crowd, _)| *crowd == 1)
-        .and_then(|(_, said)| *said);
-    let largest = ends
-        .last()
-        .and_then(|(crowd, said)| said.map(|said| (*crowd, said)));
-    let value = match (one, largest) {
-        (Some(one), Some((crowd, most))) => {
-            Ok(most.p95_ms / (one.p95_ms * (f64::from(crowd) / cores).max(1.0)))
-        }
+    let at = |wanted: u32| {
+        let found = ends.iter().find(|(crowd, _)| *crowd == wanted);
+        found.and_then(|(_, said)| *said).map(|said| said.p95_ms)
+    };
+    let grown = |from: u32, turns: f64| match (at(from), at(100)) {
+        (Some(few), Some(many)) => Ok(many / (few * turns.max(1.0))),
         _ => Err("a burst failed".to_owned()),
     };
     vec![
         Bar::judge(
+            format!("{kind}: p95 at 100 ÷ (10 × p95 at 10)"),
+            grown(10, 10.0),
+            Must::AtMost(1.0),
+            "",
+        ),
+        Bar::judge(
             format!("{kind}: p95 at 100 ÷ (p95 at 1 × 100/cores)"),
-            value,
+            grown(1, 100.0 / cores),
             Must::AtMost(1.0),
             "",
         ),
@@ -133,17 +143,28 @@ fn burst(
 /// When something of ours fails.
 pub(crate) fn sustained(
     seconds: u32,
+    ground: &Ground,
     interrupt: &Interrupt,
     report: &mut Report,
 ) -> Result<(), Fault> {
-    let arena = Arena::new("sustain")?;
+    let arena = Arena::new(ground, "sustain")?;
     let mut client = arena.client()?;
     arena::pool(&mut client, SandboxSpec::default(), PARKED)?;
     // Long enough for caches and tables to have their size.
     flow(&mut client, Duration::from_secs(2), interrupt)?;
     let before = resident_kib(client.supervisor_pid());
+    let spent = ticks(client.supervisor_pid());
     let flowed = flow(&mut client, Duration::from_secs(seconds.into()), interrupt)?;
+    let spent = ticks(client.supervisor_pid()).zip(spent);
     let after = resident_kib(client.supervisor_pid());
+    if let Some((after, before)) = spent {
+        let ms = after.saturating_sub(before) as f64 * 1e3 / TICKS_PER_SECOND;
+        report.note(format!(
+            "sustained: {:.2} ms of processor time for each run, of supervisor, spawner and sandboxes \
+             together",
+            ms / f64::from(flowed.ended.max(1))
+        ));
+    }
     let rate = f64::from(flowed.ended) / flowed.took.as_secs_f64();
     report.note(format!(
         "sustained: {} runs in {:.1} s, {} open at any time, pool of {PARKED}, {} served warm, {} failed",
@@ -218,6 +239,29 @@ fn flow(client: &mut Client, time: Duration, interrupt: &Interrupt) -> Result<Fl
     }
 }
 
+/// Processor time of the supervisor, of everything it has reaped, and of its children that live, the
+/// spawner among them, in clock ticks.
+fn ticks(supervisor: u32) -> Option<u64> {
+    let of = |pid: u32| -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let numbers = stat.rsplit_once(')')?.1.split_whitespace();
+        // utime, stime, and those of the reaped.
+        Some(
+            numbers
+                .skip(11)
+                .take(4)
+                .filter_map(|word| word.parse::<u64>().ok())
+                .sum(),
+        )
+    };
+    let path = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let children = std::fs::read_to_string(path).ok()?;
+    let living = children
+        .split_whitespace()
+        .filter_map(|pid| of(pid.parse().ok()?));
+    Some(of(supervisor)? + living.sum::<u64>())
+}
+
 /// Resident memory of a process in KiB.
 fn resident_kib(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -241,10 +285,13 @@ mod tests {
             })
         };
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
-        let fair = growth("x", &[(1, said(2.0)), (100, said(2.0 * 100.0 / cores))], 0);
-        assert_eq!(fair[0].measured, Some(1.0));
-        let failed = growth("x", &[(1, None), (100, said(1.0))], 3);
-        assert!(failed[0].measured.is_none());
-        assert_eq!(failed[1].verdict, super::super::bars::Verdict::Missed);
+        let turns = 100.0 / cores;
+        let ends = [(1, said(2.0)), (10, said(30.0)), (100, said(2.0 * turns))];
+        let fair = growth("x", &ends, 0);
+        assert_eq!(fair[0].measured, Some(2.0 * turns / 300.0));
+        assert_eq!(fair[1].measured, Some(1.0));
+        let failed = growth("x", &[(1, None), (10, said(1.0)), (100, None)], 3);
+        assert!(failed[0].measured.is_none() && failed[1].measured.is_none());
+        assert_eq!(failed[2].verdict, super::super::bars::Verdict::Missed);
     }
 }

@@ -11,6 +11,8 @@ use leasehold_protocol::supervisor::Target;
 use super::Interrupt;
 use super::arena::{self, Arena, Times};
 use super::bars::{Bar, Measured, Must, ratio};
+use super::floor::Floor;
+use super::ground::Ground;
 use super::peer::{self, Peer};
 use super::report::Report;
 use super::sample::{Samples, Summary};
@@ -43,6 +45,7 @@ struct Rows {
     cli: Samples,
     cli_cold: Samples,
     peers: Vec<(&'static str, Result<Samples, String>)>,
+    floor: Samples,
 }
 
 /// What the supervisor's own clock says of each stage.
@@ -76,9 +79,15 @@ impl Stages {
 ///
 /// # Errors
 /// When something of ours fails; a peer that fails is reported as not run here.
-pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> Result<(), Fault> {
-    let arena = Arena::new("latency")?;
-    let cold_arena = Arena::new("cold")?;
+pub(crate) fn measure(
+    runs: u32,
+    ground: &Ground,
+    interrupt: &Interrupt,
+    report: &mut Report,
+) -> Result<(), Fault> {
+    let arena = Arena::new(ground, "latency")?;
+    let cold_arena = Arena::new(ground, "cold")?;
+    let mut floor = Floor::new(&arena);
     let mut peers = peer::all(&arena);
     let mut rows = Rows {
         peers: peers
@@ -102,6 +111,7 @@ pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> 
         // The first round warms caches and is not counted.
         let counted = if round == 0 { &mut scratch } else { &mut rows };
         ours(&mut client, &arena, counted)?;
+        sample_floor(&mut floor, &mut counted.floor);
         counted.cli.add(cli(&arena)?);
         counted.cli_cold.add(cli(&cold_arena)?);
         cold_arena.stop()?;
@@ -110,7 +120,12 @@ pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> 
         }
     }
     rows.tell(report);
-    rows.judge(report);
+    let floor = floor.and_then(|_| measured(&rows.floor));
+    report.row(
+        "the floor: a parked stub and nothing else → ended",
+        floor.clone(),
+    );
+    rows.judge(&floor, report);
     Ok(())
 }
 
@@ -162,6 +177,15 @@ fn sample_peers(
             Ok(took) => samples.add(took),
             Err(reason) => *row = Err(reason),
         }
+    }
+}
+
+/// One that fails ends the measurement of the floor, with its reason.
+fn sample_floor(floor: &mut Result<Floor, String>, samples: &mut Samples) {
+    let Ok(way) = floor else { return };
+    match way.once(TRUE) {
+        Ok(took) => samples.add(took),
+        Err(reason) => *floor = Err(reason),
     }
 }
 
@@ -229,22 +253,44 @@ impl Rows {
         }
     }
 
-    fn judge(&self, report: &mut Report) {
+    /// The claim against bubblewrap; where even the floor cannot be that far below it, against the
+    /// floor.
+    fn judge_claim(&self, floor: &Measured, report: &mut Report) {
+        let (warm, bwrap) = (measured(&self.warm), self.peer("bwrap"));
+        let picks: [(&str, f64, fn(&Summary) -> f64); 2] = [
+            ("p50", 15.0, |summary| summary.p50_ms),
+            ("p95", 8.0, |summary| summary.p95_ms),
+        ];
+        for (name, least, pick) in picks {
+            let ours = ratio(&bwrap, &warm, pick);
+            let above = ratio(&warm, floor, pick);
+            match ratio(&bwrap, floor, pick) {
+                Ok(most) if most < least => {
+                    let told = ours.map_or_else(|why| why, |ours| format!("{ours:.2}"));
+                    report.note(format!(
+                        "bwrap ÷ warm claim, {name}: {told}; bwrap ÷ floor is {most:.2}, so that \
+                         {least} cannot be had here and the bar is 1.3 × the floor"
+                    ));
+                    let what = format!("warm claim ÷ floor, {name}");
+                    report.bar(Bar::judge(what, above, Must::AtMost(1.3), ""));
+                }
+                _ => {
+                    let what = format!("bwrap ÷ warm claim, {name}");
+                    report.bar(Bar::judge(what, ours, Must::AtLeast(least), ""));
+                    if let Ok(above) = above {
+                        report.note(format!("warm claim ÷ floor, {name}: {above:.2}"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn judge(&self, floor: &Measured, report: &mut Report) {
+        self.judge_claim(floor, report);
         let p50 = |summary: &Summary| summary.p50_ms;
-        let p95 = |summary: &Summary| summary.p95_ms;
         let (warm, cold) = (measured(&self.warm), measured(&self.cli_cold));
         let (bwrap, runc, crun) = (self.peer("bwrap"), self.peer("runc"), self.peer("crun"));
         let ratios = [
-            (
-                "bwrap ÷ warm claim, p50",
-                ratio(&bwrap, &warm, p50),
-                Must::AtLeast(15.0),
-            ),
-            (
-                "bwrap ÷ warm claim, p95",
-                ratio(&bwrap, &warm, p95),
-                Must::AtLeast(8.0),
-            ),
             (
                 "crun ÷ warm claim, p50",
                 ratio(&crun, &warm, p50),

@@ -15,6 +15,7 @@ use leasehold_protocol::supervisor::{Event, Request};
 use super::Interrupt;
 use super::arena::{self, Arena, PATIENCE};
 use super::bars::{Bar, Must};
+use super::ground::Ground;
 use super::report::Report;
 use crate::fault::Fault;
 use crate::place;
@@ -35,8 +36,12 @@ const COUNTED: [&str; 6] = [
 ///
 /// # Errors
 /// When something of ours fails.
-pub(crate) fn measure(interrupt: &Interrupt, report: &mut Report) -> Result<(), Fault> {
-    let arena = Arena::new("memory")?;
+pub(crate) fn measure(
+    ground: &Ground,
+    interrupt: &Interrupt,
+    report: &mut Report,
+) -> Result<(), Fault> {
+    let arena = Arena::new(ground, "memory")?;
     let mut client = arena.client()?;
     // The first ones also pay for what is made once.
     for _ in 0..4 {

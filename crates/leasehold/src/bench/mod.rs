@@ -7,6 +7,8 @@
 mod arena;
 mod bars;
 mod crowd;
+mod floor;
+mod ground;
 mod latency;
 mod memory;
 mod orphans;
@@ -20,6 +22,7 @@ use crate::cli::BenchFlags;
 use crate::fault::Fault;
 use crate::run::signals::Signals;
 use crate::voice;
+use ground::Ground;
 use report::Report;
 
 /// The parts, in their order.
@@ -79,18 +82,19 @@ pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
         Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
     let interrupt = Interrupt(signals);
     let mut report = Report::new();
+    let ground = Ground::default();
     for part in PARTS {
         if !flags.only.is_empty() && !flags.only.iter().any(|only| only == part) {
             continue;
         }
         voice::note(&format!("measuring {part} …"));
         match part {
-            "latency" => latency::measure(flags.runs, &interrupt, &mut report)?,
-            "concurrency" => crowd::bursts(flags.runs, &interrupt, &mut report)?,
-            "sustain" => crowd::sustained(flags.sustain, &interrupt, &mut report)?,
-            "memory" => memory::measure(&interrupt, &mut report)?,
-            "python" => python::measure(flags.runs, &interrupt, &mut report)?,
-            _ => orphans::measure(&interrupt, &mut report)?,
+            "latency" => latency::measure(flags.runs, &ground, &interrupt, &mut report)?,
+            "concurrency" => crowd::bursts(flags.runs, &ground, &interrupt, &mut report)?,
+            "sustain" => crowd::sustained(flags.sustain, &ground, &interrupt, &mut report)?,
+            "memory" => memory::measure(&ground, &interrupt, &mut report)?,
+            "python" => python::measure(flags.runs, &ground, &interrupt, &mut report)?,
+            _ => orphans::measure(&ground, &interrupt, &mut report)?,
         }
     }
     if flags.json {

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Interrupt;
 use super::arena::{self, Arena, PATIENCE};
 use super::bars::{Bar, Must};
+use super::ground::Ground;
 use super::report::Report;
 use super::sample::Samples;
 use crate::fault::Fault;
@@ -24,8 +25,12 @@ const ROUNDS: u32 = 5;
 ///
 /// # Errors
 /// When something of ours fails, an orphan that stays included.
-pub(crate) fn measure(interrupt: &Interrupt, report: &mut Report) -> Result<(), Fault> {
-    let arena = Arena::new("orphans")?;
+pub(crate) fn measure(
+    ground: &Ground,
+    interrupt: &Interrupt,
+    report: &mut Report,
+) -> Result<(), Fault> {
+    let arena = Arena::new(ground, "orphans")?;
     let mut swept = Samples::default();
     for _ in 0..ROUNDS {
         interrupt.check()?;

@@ -6,6 +6,7 @@ use leasehold_protocol::supervisor::Target;
 use super::Interrupt;
 use super::arena::{self, Arena};
 use super::bars::{Bar, Measured, Must, ratio};
+use super::ground::Ground;
 use super::report::Report;
 use super::sample::Samples;
 use crate::fault::Fault;
@@ -20,7 +21,12 @@ functools, pathlib, subprocess, hashlib, urllib.parse, tempfile, socket; print(1
 ///
 /// # Errors
 /// When something of ours fails for another reason than that there is no Python.
-pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> Result<(), Fault> {
+pub(crate) fn measure(
+    runs: u32,
+    ground: &Ground,
+    interrupt: &Interrupt,
+    report: &mut Report,
+) -> Result<(), Fault> {
     if !std::path::Path::new("/usr/bin/python3").exists() {
         let reason = "there is no /usr/bin/python3".to_owned();
         for what in ["`print(1)`", "15 imports"] {
@@ -28,7 +34,7 @@ pub(crate) fn measure(runs: u32, interrupt: &Interrupt, report: &mut Report) -> 
         }
         return Ok(());
     }
-    let arena = Arena::new("python")?;
+    let arena = Arena::new(ground, "python")?;
     let mut client = arena.client()?;
     let warm = SandboxSpec {
         warm: Some(Warm::Python),
