@@ -54,6 +54,9 @@ pub struct ProcessBackend {
 struct Shared {
     endpoint: Endpoint,
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    /// Held while a computer is made to see what this host can do: nobody else knows it, and a sweep
+    /// would take it for an orphan.
+    trying: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
@@ -99,6 +102,7 @@ impl ProcessBackend {
             shared: Arc::new(Shared {
                 endpoint,
                 link: tokio::sync::Mutex::new(None),
+                trying: tokio::sync::Mutex::new(()),
             }),
         }
     }
@@ -197,6 +201,7 @@ impl ProcessBackend {
             allow_unenforced: true,
             ..SandboxSpec::default()
         };
+        let _trying = self.shared.trying.lock().await;
         let computer = self.made(spec, None).await?;
         let contract = computer.contract().clone();
         computer.end().await?;
@@ -314,6 +319,7 @@ impl Backend for ProcessBackend {
 
     fn sweep(&self, live: Vec<SandboxId>) -> Doing<'_, Result<Swept, BackendError>> {
         Box::pin(async move {
+            let _trying = self.shared.trying.lock().await;
             let mut swept = Swept::default();
             for SandboxStatus { sandbox, run, .. } in self.known().await? {
                 if run.is_some() || live.contains(&sandbox) {

@@ -294,7 +294,7 @@ mod tests {
             shown(&pieces),
             [
                 "2 a\n",
-                "31 progress {\"done\":1}",
+                "30 progress {\"done\":1}",
                 "2 b\n",
                 "20 log hello",
                 "21 leasehold:progress 7\n"

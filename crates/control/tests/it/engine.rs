@@ -354,6 +354,57 @@ async fn input_is_given_whole_and_said_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn p34_a_noisy_tenant_does_not_move_anothers_wait() {
+    let world = World::new().await;
+    world
+        .backend
+        .faults(|faults| faults.start_takes = Duration::from_millis(10));
+    let engine = world.engine(4).await;
+    let control = Control::new(Arc::clone(&engine));
+    let quiet = async |runs: usize| {
+        let mut took = Vec::new();
+        for _ in 0..runs {
+            let begun = Instant::now();
+            let plan = Draft::script("globex", Script::True).plan();
+            let run = engine.submit(plan, None, None).await.unwrap().0.run;
+            let patience = Duration::from_secs(30);
+            control
+                .wait(&who("globex"), &run, Until::Ended, patience)
+                .await
+                .unwrap();
+            took.push(begun.elapsed());
+        }
+        took.sort();
+        took[runs * 95 / 100]
+    };
+    let alone = quiet(20).await;
+    let mut noise = JoinSet::new();
+    for _ in 0..1_000 {
+        let engine = Arc::clone(&engine);
+        let plan = Draft::script("acme", Script::True).plan();
+        noise.spawn(async move { engine.submit(plan, None, None).await.unwrap().0.run });
+    }
+    let mut last = None;
+    while let Some(run) = noise.join_next().await {
+        last = Some(run.unwrap());
+    }
+    let beside = quiet(20).await;
+    let row = control.run(&who("acme"), &last.unwrap()).await.unwrap();
+    assert_eq!(
+        row.state,
+        RunState::Queued,
+        "the noise was over too soon to say anything"
+    );
+    // In order of arrival it would wait for a thousand runs; the bound is the length of one, and what a busy
+    // machine adds.
+    assert!(
+        beside < alone * 5 + Duration::from_millis(200),
+        "{alone:?} alone, {beside:?} beside"
+    );
+    engine.drain(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_removal_that_left_something_is_said() {
     let world = World::new().await;
     world.backend.faults(|faults| faults.dirty = 1);

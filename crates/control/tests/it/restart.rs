@@ -7,7 +7,7 @@ use leasehold_backend::conformance::script::Script;
 use leasehold_backend::seam::{Backend, Launch};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
-use leasehold_control::engine::failpoint::{Failpoints, POINTS};
+use leasehold_control::engine::failpoint::Failpoints;
 use leasehold_core::end::EndReason;
 use leasehold_core::event::RunFact;
 use leasehold_core::id::RunId;
@@ -27,10 +27,19 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// Runs one request to the point where its process would end, then ends it with all its tasks.
-fn until_it_dies(world: &World, host: &Handle, point: &str) {
+type Doing = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Lets a daemon do something up to the point where its process would end, then ends it with all its tasks.
+/// Says whether it came to that point.
+fn until_it_dies(
+    world: &World,
+    host: &Handle,
+    running_max: u32,
+    point: &str,
+    what: impl FnOnce(Arc<Engine>) -> Doing + Send + 'static,
+) -> bool {
     let own = runtime();
-    let mut parts = world.parts(4);
+    let mut parts = world.parts(running_max);
     parts.backend = Arc::new(Remote::new(world.backend.clone(), host.clone()));
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let point = point.to_owned();
@@ -42,59 +51,192 @@ fn until_it_dies(world: &World, host: &Handle, point: &str) {
     }));
     own.spawn(async move {
         let engine = Engine::start(parts).await.unwrap();
-        let plan = Draft::script("acme", Script::Print).plan();
-        let _ = engine.submit(plan, Some(key("once")), None).await;
+        what(Arc::clone(&engine)).await;
         std::future::pending::<()>().await;
     });
-    // A point that this run does not pass leaves a run that was carried to its end.
-    let _ = told.recv_timeout(Duration::from_millis(700));
+    let died = told.recv_timeout(Duration::from_secs(3)).is_ok();
     own.shutdown_timeout(Duration::from_secs(5));
+    died
+}
+
+/// A client that asks for one run under one key, as often as need be.
+fn ask_once(engine: Arc<Engine>) -> Doing {
+    Box::pin(async move {
+        let plan = Draft::script("acme", Script::Print).plan();
+        let _ = engine.submit(plan, Some(key("once")), None).await;
+    })
+}
+
+/// After the last restart: the client tries again, and all of it is as if nothing had been.
+async fn carried_once(world: &World, point: &str) {
+    let engine = world.engine(4).await;
+    let control = Control::new(Arc::clone(&engine));
+    let plan = Draft::script("acme", Script::Print).plan();
+    let (row, _) = engine.submit(plan, Some(key("once")), None).await.unwrap();
+    let row = sealed(&control, "acme", &row.run).await;
+    assert_eq!(end(&row), EndReason::Completed, "{point}");
+    assert_eq!(world.backend.begun(), [row.run.clone()], "{point}");
+    assert_eq!(world.rows().await.len(), 1, "{point}");
+    let facts = world.facts(&row.run).await;
+    let count = |which: fn(&RunFact) -> bool| facts.iter().filter(|fact| which(fact)).count();
+    assert_eq!(
+        count(|fact| matches!(fact, RunFact::Concluded { .. })),
+        1,
+        "{point}"
+    );
+    assert_eq!(
+        count(|fact| matches!(fact, RunFact::Cleaned { .. })),
+        1,
+        "{point}"
+    );
+    let revoked = count(|fact| matches!(fact, RunFact::AuthorityRevoked { .. }));
+    assert!(revoked >= 1, "{point}: {facts:?}");
+    assert!(
+        world
+            .store
+            .statement(row.run.clone())
+            .await
+            .unwrap()
+            .is_some()
+    );
+    world.assert_nothing_left().await;
+    engine.drain(Duration::ZERO).await;
+}
+
+fn both_sides(points: &[&str]) -> Vec<String> {
+    let sides = |point: &&str| [format!("before-{point}"), format!("after-{point}")];
+    points.iter().flat_map(sides).collect()
 }
 
 #[test]
 fn p84_killed_at_every_point_a_run_is_carried_once_and_its_audit_is_complete() {
     let host = runtime();
-    for point in POINTS {
-        for when in ["before", "after"] {
-            let point = format!("{when}-{point}");
+    let passed = [
+        "admit",
+        "grant",
+        "launch",
+        "objects",
+        "revoke",
+        "conclude",
+        "statement",
+        "seal",
+    ];
+    for point in both_sides(&passed) {
+        let world = host.block_on(World::new());
+        assert!(
+            until_it_dies(&world, host.handle(), 4, &point, ask_once),
+            "{point}"
+        );
+        host.block_on(carried_once(&world, &point));
+    }
+}
+
+#[test]
+fn p84_killed_again_while_taking_up_a_run_it_is_carried_once() {
+    let host = runtime();
+    for point in both_sides(&["attach", "take_over"]) {
+        for first in ["after-grant", "after-launch"] {
             let world = host.block_on(World::new());
-            until_it_dies(&world, host.handle(), &point);
-            host.block_on(async {
-                let engine = world.engine(4).await;
-                let control = Control::new(Arc::clone(&engine));
-                // The client tries again.
-                let plan = Draft::script("acme", Script::Print).plan();
-                let (row, _) = engine.submit(plan, Some(key("once")), None).await.unwrap();
-                let row = sealed(&control, "acme", &row.run).await;
-                assert_eq!(end(&row), EndReason::Completed, "{point}");
-                assert_eq!(world.backend.begun(), [row.run.clone()], "{point}");
-                assert_eq!(world.rows().await.len(), 1, "{point}");
-                let facts = world.facts(&row.run).await;
-                let count = |which: fn(&RunFact) -> bool| facts.iter().filter(|f| which(f)).count();
-                assert_eq!(
-                    count(|fact| matches!(fact, RunFact::Concluded { .. })),
-                    1,
-                    "{point}"
-                );
-                assert_eq!(
-                    count(|fact| matches!(fact, RunFact::Cleaned { .. })),
-                    1,
-                    "{point}"
-                );
-                let revoked = count(|fact| matches!(fact, RunFact::AuthorityRevoked { .. }));
-                assert!(revoked >= 1, "{point}: {facts:?}");
-                assert!(
-                    world
-                        .store
-                        .statement(row.run.clone())
-                        .await
-                        .unwrap()
-                        .is_some()
-                );
-                world.assert_nothing_left().await;
-                engine.drain(Duration::ZERO).await;
-            });
+            assert!(until_it_dies(&world, host.handle(), 4, first, ask_once));
+            let died = until_it_dies(&world, host.handle(), 4, &point, ask_once);
+            // Where nothing was launched there is nothing to be found.
+            assert!(died || (first, point.as_str()) == ("after-grant", "after-attach"));
+            host.block_on(carried_once(&world, &point));
         }
+    }
+}
+
+#[test]
+fn p84_killed_while_it_waits_or_is_cancelled_a_run_ends_as_it_was_wished() {
+    let host = runtime();
+    for point in both_sides(&["queued"]) {
+        let world = host.block_on(World::new());
+        let died = until_it_dies(&world, host.handle(), 1, &point, |engine| {
+            Box::pin(async move {
+                let holder = Draft::script("globex", Script::Sleep).plan();
+                engine.submit(holder, None, None).await.unwrap();
+                ask_once(engine).await;
+            })
+        });
+        assert!(died, "{point}");
+        host.block_on(async {
+            let engine = world.engine(2).await;
+            let control = Control::new(Arc::clone(&engine));
+            for row in world.rows().await {
+                if row.tenant.as_str() == "globex" {
+                    control.cancel(&who("globex"), &row.run).await.unwrap();
+                }
+                sealed(&control, row.tenant.as_str(), &row.run).await;
+            }
+            assert_eq!(world.backend.begun().len(), 2, "{point}");
+            world.assert_nothing_left().await;
+        });
+    }
+    for point in both_sides(&["cancel"]) {
+        let world = host.block_on(World::new());
+        let died = until_it_dies(&world, host.handle(), 1, &point, |engine| {
+            Box::pin(async move {
+                let plan = Draft::script("acme", Script::Sleep).plan();
+                let run = engine.submit(plan, None, None).await.unwrap().0.run;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let _ = Control::new(engine).cancel(&who("acme"), &run).await;
+            })
+        });
+        assert!(died, "{point}");
+        host.block_on(async {
+            let control = Control::new(world.engine(1).await);
+            let run = world.rows().await[0].run.clone();
+            if point == "before-cancel" {
+                control.cancel(&who("acme"), &run).await.unwrap();
+            }
+            let row = sealed(&control, "acme", &run).await;
+            assert!(
+                matches!(end(&row), EndReason::Cancelled { .. }),
+                "{point}: {row:?}"
+            );
+            assert_eq!(world.backend.begun(), [run], "{point}");
+            world.assert_nothing_left().await;
+        });
+    }
+}
+
+#[test]
+fn p84_a_run_that_may_have_read_half_its_input_is_never_called_completed() {
+    let host = runtime();
+    for (point, idempotent) in [
+        ("before-input", false),
+        ("before-input", true),
+        ("after-input", false),
+    ] {
+        let world = host.block_on(World::new());
+        let died = until_it_dies(&world, host.handle(), 1, point, move |engine| {
+            Box::pin(async move {
+                let mut draft = Draft::script("acme", Script::Echo);
+                draft.start.exec.stdin = true;
+                draft.start.stdin = Some(b"all of it".to_vec());
+                draft.contract.idempotent = idempotent;
+                let _ = engine.submit(draft.plan(), None, None).await;
+            })
+        });
+        assert!(died, "{point}");
+        host.block_on(async {
+            let control = Control::new(world.engine(1).await);
+            let run = world.rows().await[0].run.clone();
+            let row = sealed(&control, "acme", &run).await;
+            let output = control
+                .output(&who("acme"), &run, "stdout", 0, 100)
+                .await
+                .unwrap();
+            let whole = idempotent || point == "after-input";
+            let want = if whole {
+                EndReason::Completed
+            } else {
+                EndReason::HostLost
+            };
+            assert_eq!(end(&row), want, "{point}");
+            assert_eq!(output == b"all of it", whole, "{point}: {output:?}");
+            world.assert_nothing_left().await;
+        });
     }
 }
 
