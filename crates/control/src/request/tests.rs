@@ -58,7 +58,7 @@ fn p68_what_may_not_be_asked_for_is_refused_by_name() {
     for (more, field) in [
         (r#""mounts":[{"source":"/"}]"#, "mounts"),
         (r#""volumes":["/var/run/docker.sock"]"#, "volumes"),
-        (r#""workspace":"/home/me""#, "workspace"),
+        (r#""workspace":"/srv/work""#, "workspace"),
         (r#""workspace":{"mode":"rw","path":"/"}"#, "workspace.mode"),
         (r#""workspace":{"mode":"clone"}"#, "workspace.mode"),
         (
