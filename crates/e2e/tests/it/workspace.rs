@@ -313,7 +313,7 @@ fn a_folder_of_several_owners_works_and_gives_no_more_rights() {
             let set = format!("MODE={mode}");
             let flags = ["--quiet", "--env", &set, "--workspace", &at];
             let told = instance.sh(&flags, read).status_is(0);
-            let want = "own open open 1000 65534 ";
+            let want = format!("own {}1000 65534 ", "open ".repeat(others.clone().count()));
             assert_eq!(told.out(), want, "{owner} {mode}: {}", told.story());
             if mode == "ro" {
                 continue;
@@ -395,6 +395,33 @@ fn a_file_system_that_translates_no_owners_is_named() {
         .sh(&["--workspace", &elsewhere], "echo x > new")
         .status_is(0);
     instance.stopped_inventory();
+}
+
+/// Package managers and version control put files in place by moving and linking them.
+#[test]
+fn files_move_and_link_between_directories() {
+    let instance = Instance::new();
+    let folder = instance.scratch("project");
+    let script = "import os, sys\nfor place in ('/workspace', '/tmp', '/home/user', '/var/tmp'):\n  os.chdir(place); os.makedirs('a/d'); os.mkdir('b'); open('a/x', 'w').write('x')\n  os.link('a/x', 'b/y'); os.rename('a/x', 'b/x'); os.rename('a/d', 'b/d'); os.rename('b/x', 'x')\n  print(sorted(os.listdir('b')))\nfor new in ('/usr/x', '/etc/x', '/proc/x'):\n  try: os.rename('/tmp/x', new); print('BAD')\n  except OSError: pass";
+    let needs = [Need::Path("/usr/bin/python3")];
+    if !need("workspace::files_move_and_link_between_directories", &needs) {
+        return;
+    }
+    for mode in ["clone", "rw"] {
+        let at = format!("{}:{mode}", folder.display());
+        let words = [
+            "run",
+            "--quiet",
+            "--workspace",
+            &at,
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            script,
+        ];
+        let told = instance.cli(words).status_is(0);
+        assert_eq!(told.out(), "['d', 'y']\n".repeat(4), "{}", told.story());
+    }
 }
 
 /// A disk that was full for a moment is named: looks come as often as what is left can be filled.
