@@ -165,95 +165,96 @@ impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(why) => write!(out, "unreadable: {}", plain(why)),
-            Self::Altered(of, seq) => write!(out, "altered: {} {seq}", of.link()),
+            Self::Missing(part) => write!(out, "missing: there is no {part}"),
+            Self::Altered(..)
+            | Self::Cut { .. }
+            | Self::MissingTail { .. }
+            | Self::Added { .. }
+            | Self::Reordered(..)
+            | Self::Duplicated(..)
+            | Self::Forked(..)
+            | Self::Foreign { .. }
+            | Self::Absent { .. }
+            | Self::OldEpoch(_)
+            | Self::Misplaced(_)
+            | Self::OlderCopy { .. }
+            | Self::OtherHistory { .. } => out.write_str(&self.of_chain()),
+            Self::Differs { .. }
+            | Self::BadSignature(..)
+            | Self::UnknownKey(..)
+            | Self::RetiredKey { .. }
+            | Self::EarlyKey { .. } => out.write_str(&self.of_signature()),
+        }
+    }
+}
+
+impl Fault {
+    fn of_chain(&self) -> String {
+        match self {
+            Self::Altered(of, seq) => format!("altered: {} {seq}", of.link()),
             Self::Cut { of, from, to } => {
                 let last = to.saturating_sub(1);
-                write!(
-                    out,
-                    "cut: {} {from} to {last} of {} are not there",
-                    of.link(),
-                    of.whole()
-                )
+                let (link, whole) = (of.link(), of.whole());
+                format!("cut: {link} {from} to {last} of {whole} are not there")
             }
-            Self::MissingTail { of, have, signed } => {
-                write!(
-                    out,
-                    "missing tail: {} has {have} of the {signed} that were signed",
-                    of.whole()
-                )
-            }
+            Self::MissingTail { of, have, signed } => format!(
+                "missing tail: {} has {have} of the {signed} that were signed",
+                of.whole()
+            ),
             Self::Added { of, have, signed } => {
-                write!(
-                    out,
+                format!(
                     "added: {} has {have}, only {signed} were signed",
                     of.whole()
                 )
             }
-            Self::Reordered(of, seq) => write!(out, "reordered: {} {seq}", of.link()),
-            Self::Duplicated(of, seq) => write!(out, "duplicated: {} {seq}", of.link()),
+            Self::Reordered(of, seq) => format!("reordered: {} {seq}", of.link()),
+            Self::Duplicated(of, seq) => format!("duplicated: {} {seq}", of.link()),
             Self::Forked(of, seq) => {
-                write!(
-                    out,
-                    "forked: two different ones claim to be {} {seq}",
-                    of.link()
-                )
+                format!("forked: two different ones claim to be {} {seq}", of.link())
             }
             Self::Foreign { of, seq, whose } => {
-                write!(out, "another's: {} {seq} is of {}", of.link(), plain(whose))
+                format!("another's: {} {seq} is of {}", of.link(), plain(whose))
             }
-            Self::Absent { of, whose } => {
-                write!(
-                    out,
-                    "absent: {} of {} was opened and is not there",
-                    of.whole(),
-                    plain(whose)
-                )
-            }
+            Self::Absent { of, whose } => format!(
+                "absent: {} of {} was opened and is not there",
+                of.whole(),
+                plain(whose)
+            ),
             Self::OldEpoch(seq) => {
-                write!(out, "old epoch: event {seq} was written by a fenced writer")
+                format!("old epoch: event {seq} was written by a fenced writer")
             }
-            Self::Misplaced(seq) => write!(out, "misplaced: event {seq} may not stand there"),
-            Self::OlderCopy { have, known } => {
-                write!(
-                    out,
-                    "truncated: this copy of the log has {have} entries, it is known to have had {known}"
-                )
-            }
+            Self::Misplaced(seq) => format!("misplaced: event {seq} may not stand there"),
+            Self::OlderCopy { have, known } => format!(
+                "truncated: this copy of the log has {have} entries, it is known to have had {known}"
+            ),
             Self::OtherHistory { count } => {
-                write!(
-                    out,
-                    "forked: the log is not the one that was known at {count} entries"
-                )
+                format!("forked: the log is not the one that was known at {count} entries")
             }
-            Self::Missing(part) => write!(out, "missing: there is no {part}"),
+            _ => String::new(),
+        }
+    }
+
+    fn of_signature(&self) -> String {
+        match self {
             Self::Differs { signed, part } => {
-                write!(
-                    out,
-                    "differs: {} was signed for another {part}",
-                    signed.word()
-                )
+                format!("differs: {} was signed for another {part}", signed.word())
             }
             Self::BadSignature(signed, key) => {
-                write!(
-                    out,
+                format!(
                     "bad signature: {} was not signed by {key} as it is",
                     signed.word()
                 )
             }
-            Self::UnknownKey(signed, key) => {
-                write!(
-                    out,
-                    "wrong key: {} is signed by {key}, which is not trusted",
-                    signed.word()
-                )
-            }
+            Self::UnknownKey(signed, key) => format!(
+                "wrong key: {} is signed by {key}, which is not trusted",
+                signed.word()
+            ),
             Self::RetiredKey {
                 signed,
                 key,
                 until_unix_ms,
                 at_unix_ms,
-            } => write!(
-                out,
+            } => format!(
                 "retired key: {} is signed by {key} at {at_unix_ms}, it was retired at {until_unix_ms}",
                 signed.word()
             ),
@@ -262,11 +263,11 @@ impl fmt::Display for Fault {
                 key,
                 from_unix_ms,
                 at_unix_ms,
-            } => write!(
-                out,
+            } => format!(
                 "wrong key: {} is signed by {key} at {at_unix_ms}, it was in use only from {from_unix_ms}",
                 signed.word()
             ),
+            _ => String::new(),
         }
     }
 }

@@ -11,13 +11,11 @@ const SHOWN_MAX: usize = 240;
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(SHOWN_MAX) + 2);
     out.push('"');
-    let mut shown = 0;
-    for character in text.chars() {
+    for (shown, character) in text.chars().enumerate() {
         if shown == SHOWN_MAX {
             let _ = write!(out, "\" (cut; {} characters)", text.chars().count());
             return out;
         }
-        shown += 1;
         match character {
             '"' | '\\' => {
                 out.push('\\');

@@ -66,10 +66,13 @@ pub(super) async fn filters_hold(world: &World) -> Case {
         by_tool[0].tool,
         Some(ToolRef::parse("text.count@1.0.0-rc.1")?)
     );
-    equal!(ids(by_tool), [tooled.run.clone()]);
+    equal!(ids(by_tool).as_slice(), std::slice::from_ref(&tooled.run));
     let project = Name::parse("second")?;
     let by_project = find(&|filter| filter.project = Some(project.clone())).await?;
-    equal!(ids(by_project), [tooled.run.clone()]);
+    equal!(
+        ids(by_project).as_slice(),
+        std::slice::from_ref(&tooled.run)
+    );
     let over = find(&|filter| filter.states = vec![RunState::Sealed, RunState::Ended]).await?;
     equal!(ids(over), [sealed.run]);
     let open = find(&|filter| filter.states = vec![RunState::Queued, RunState::Running]).await?;

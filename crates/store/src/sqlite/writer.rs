@@ -3,8 +3,8 @@
 //! While one commit waits for the disk, further jobs gather; then all of them are run in one transaction of
 //! the engine, each in a savepoint of its own, so that one that is refused does not undo the others, and are
 //! answered after the commit. Jobs of class [`Class::Appended`] are committed first and without waiting
-//! for the disk; a later durable commit syncs the same file and thereby them. No order is promised between
-//! jobs whose callers did not wait for each other.
+//! for the disk; a later durable commit syncs the same file and thereby them. Jobs of one class
+//! keep the order they were handed in; between the classes none is promised.
 //!
 //! When a commit fails, its jobs are tried alone, so that one cannot take the others along. When the disk is
 //! full, jobs that end something may use a reserve that was set aside in better times.

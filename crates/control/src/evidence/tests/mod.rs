@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_core::digest::Digest;
 use leasehold_core::end::{EndReason, ExitStatus};
-use leasehold_core::event::{Chain, Head, RunFact, TenantEntry, TenantFact};
+use leasehold_core::event::{Chain, Event, Head, RunFact, TenantEntry, TenantFact};
 use leasehold_core::id::{KeyId, LeaseId, RunId, SandboxId, WorkerId};
 use leasehold_core::isolation::{Isolation, TrustClass};
 use leasehold_core::lease::Epoch;
@@ -202,16 +202,13 @@ pub(super) fn entry(log: &[TenantEntry], fact: TenantFact, at_unix_ms: u64) -> T
     }
 }
 
-/// The evidence of a run whose every text of a user is `text`.
-pub(super) fn made_with(number: u8, text: &str, observed: Observed) -> Made {
-    let scratch = Scratch::new();
-    let keyring = scratch.keyring();
-    let clock: Arc<dyn Clock> = Arc::new(PausedClock::new(NOW));
-    let signer = Signer::new(Arc::clone(&keyring), clock);
-    let run = run_id(number);
-    let contract = contract(&run, text);
-    let digest = contract.digest().unwrap();
-    let outcome = outcome(text);
+/// The chain of a run that went well until its tool failed.
+fn events(
+    run: &RunId,
+    digest: Digest,
+    outcome: &Outcome,
+    observed: &Observed,
+) -> (Vec<Event>, Head) {
     let mut chain = Chain::new(run.clone(), digest, Head::EMPTY);
     let lease = LeaseId::from_entropy(&[2; 13]);
     let facts = [
@@ -241,7 +238,7 @@ pub(super) fn made_with(number: u8, text: &str, observed: Observed) -> Made {
         (
             1,
             RunFact::Concluded {
-                outcome: Digest::of_value(&outcome).unwrap(),
+                outcome: Digest::of_value(outcome).unwrap(),
             },
         ),
         (1, RunFact::AuthorityRevoked { lease }),
@@ -256,6 +253,11 @@ pub(super) fn made_with(number: u8, text: &str, observed: Observed) -> Made {
         .into_iter()
         .map(|(epoch, fact)| chain.next(Epoch(epoch), NOW, fact).unwrap())
         .collect();
+    (events, chain.head())
+}
+
+/// A log that opens and seals the run, and opens another between.
+fn log(run: &RunId, digest: Digest, head: Head) -> Vec<TenantEntry> {
     let mut log = Vec::new();
     log.push(entry(&log, TenantFact::TenantCreated, NOW));
     let opened = TenantFact::RunOpened {
@@ -270,14 +272,29 @@ pub(super) fn made_with(number: u8, text: &str, observed: Observed) -> Made {
     log.push(entry(&log, other, NOW));
     let sealed = TenantFact::RunSealed {
         run: run.clone(),
-        head: chain.head(),
+        head,
     };
     log.push(entry(&log, sealed, NOW));
+    log
+}
+
+/// The evidence of a run whose every text of a user is `text`.
+pub(super) fn made_with(number: u8, text: &str, observed: Observed) -> Made {
+    let scratch = Scratch::new();
+    let keyring = scratch.keyring();
+    let clock: Arc<dyn Clock> = Arc::new(PausedClock::new(NOW));
+    let signer = Signer::new(Arc::clone(&keyring), clock);
+    let run = run_id(number);
+    let contract = contract(&run, text);
+    let digest = contract.digest().unwrap();
+    let outcome = outcome(text);
+    let (events, head) = events(&run, digest, &outcome, &observed);
+    let log = log(&run, digest, head);
     let statement = signer
         .statement(Facts {
             contract: &contract,
             digest,
-            head: chain.head(),
+            head,
             outcome: &outcome,
             observed: &observed,
         })
