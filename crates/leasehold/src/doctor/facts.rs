@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use leasehold_jail::cgroup::scope_socket;
+use leasehold_jail::cgroup::{scope_socket, scope_thinkable};
 use leasehold_jail::{landlock, seccomp};
 
 use crate::env;
@@ -124,7 +124,7 @@ impl Facts {
                 text("/proc/1/cgroup").as_deref(),
             ),
             systemd: Path::new("/run/systemd/system").exists(),
-            manager: scope_socket().exists(),
+            manager: scope_thinkable() && scope_socket().exists(),
             lingers: user
                 .as_ref()
                 .is_some_and(|name| Path::new("/var/lib/systemd/linger").join(name).exists()),

@@ -120,7 +120,7 @@ impl Groups {
 
 /// Whether a supervisor would ask systemd for a scope.
 fn would_ask(facts: &Facts) -> bool {
-    facts.systemd && facts.pure_v2 && facts.manager && !facts.scope_off
+    facts.manager && !facts.scope_off
 }
 
 fn line(what: &'static str, state: State, why: impl Into<String>) -> Check {

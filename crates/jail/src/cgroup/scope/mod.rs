@@ -97,9 +97,17 @@ pub enum ScopeError {
 /// this user may not make groups at the top. Looks and changes nothing.
 #[must_use]
 pub fn thinkable() -> bool {
-    let writable = |mount: &Path| rustix::fs::access(mount, rustix::fs::Access::WRITE_OK).is_ok();
-    Located::read(super::OWN_GROUPS)
-        .is_ok_and(|located| helps(&located) && !located.v2.iter().any(|one| writable(&one.mount)))
+    Located::read(super::OWN_GROUPS).is_ok_and(|located| {
+        helps(&located) && located.v2.iter().all(|one| closed_to_us(&one.mount))
+    })
+}
+
+/// Whether it is this user who may not write there. Nobody may where it is mounted read-only, and no
+/// scope changes that.
+fn closed_to_us(mount: &Path) -> bool {
+    let read_only = rustix::fs::statvfs(mount)
+        .is_ok_and(|facts| facts.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+    !read_only && rustix::fs::access(mount, rustix::fs::Access::WRITE_OK).is_err()
 }
 
 /// Whether there is a systemd that could give controllers: it delegates those of cgroup2 alone.
