@@ -1,5 +1,7 @@
 //! The flags as they are typed. Nothing is decided here: `run::request` makes sense of them.
 
+pub(crate) mod daemon;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -47,6 +49,30 @@ pub(crate) enum Command {
     Doctor(DoctorFlags),
     /// Measure this host against other runtimes
     Bench(BenchFlags),
+    /// Serve tenants over HTTP: tools, policies, queues, evidence
+    Serve(daemon::ServeFlags),
+    /// List what a daemon runs
+    Ps(daemon::PsFlags),
+    /// Ask a daemon for the end of a run
+    Cancel(daemon::RunArg),
+    /// Export what proves a run
+    Evidence(daemon::EvidenceFlags),
+    /// Check what proves a run, offline, and name each fault
+    Verify(daemon::VerifyFlags),
+    /// Explain a run in words: boundary, identity, state, mediation, trusted parts, cleanup
+    Explain(daemon::ExplainFlags),
+    /// Check, publish and list the tools of a daemon
+    #[command(subcommand)]
+    Tool(daemon::ToolCommand),
+    /// Make and list the tenants of a daemon
+    #[command(subcommand)]
+    Tenant(daemon::TenantCommand),
+    /// Make, list and revoke the keys of a daemon
+    #[command(subcommand)]
+    Key(daemon::KeyCommand),
+    /// Check, set and explain the policies of a daemon
+    #[command(subcommand)]
+    Policy(daemon::PolicyCommand),
     /// Print a completion script for a shell
     Completion {
         /// bash, elvish, fish, powershell or zsh
@@ -128,8 +154,17 @@ Examples:
   leasehold run -it -- bash")]
 pub(crate) struct RunFlags {
     /// The command and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "tool", value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+    /// Run a published tool instead of a command: NAME or NAME@VERSION (needs a daemon)
+    #[arg(long, value_name = "TOOL", conflicts_with_all = ["command", "alone", "tty", "workdir"])]
+    pub(crate) tool: Option<String>,
+    /// Input of the tool: JSON, @FILE, or - for standard input [default: {}]
+    #[arg(long, value_name = "JSON", requires = "tool")]
+    pub(crate) input: Option<String>,
+    /// Use no daemon, even if one is there
+    #[arg(long)]
+    pub(crate) alone: bool,
     /// Pass standard input on, even from a terminal
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,

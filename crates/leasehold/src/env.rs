@@ -37,6 +37,30 @@ pub(crate) const SCOPE: Variable = Variable {
     what: "auto (default): ask systemd for control groups where none can be made; off: never",
 };
 
+/// Which daemon is meant.
+pub(crate) const URL: Variable = Variable {
+    name: "LEASEHOLD_URL",
+    what: "daemon to use, such as http://127.0.0.1:7431 (else the one of the run directory)",
+};
+
+/// The key a daemon is spoken to with.
+pub(crate) const API_KEY: Variable = Variable {
+    name: "LEASEHOLD_API_KEY",
+    what: "API key for the daemon (else the first key, where it can be read)",
+};
+
+/// Where a daemon serves.
+pub(crate) const LISTEN: Variable = Variable {
+    name: "LEASEHOLD_LISTEN",
+    what: "serve: address and port (else 127.0.0.1:7431)",
+};
+
+/// The configuration of a daemon.
+pub(crate) const CONFIG: Variable = Variable {
+    name: "LEASEHOLD_CONFIG",
+    what: "serve: configuration file",
+};
+
 /// How long output is kept.
 const KEEP_DAYS: Variable = Variable {
     name: "LEASEHOLD_KEEP_DAYS",
@@ -86,7 +110,11 @@ pub(crate) const TERM: Variable = Variable {
 };
 
 /// The registry.
-pub(crate) const ALL: [Variable; 11] = [
+pub(crate) const ALL: [Variable; 15] = [
+    URL,
+    API_KEY,
+    LISTEN,
+    CONFIG,
     STATE_DIR,
     RUN_DIR,
     KEEP_DAYS,

@@ -7,10 +7,15 @@ mod doctor;
 mod env;
 mod fault;
 mod place;
+mod policy;
 mod prune;
+mod remote;
 mod run;
+mod serve;
 mod show;
 mod supervise;
+mod table;
+mod tool;
 mod voice;
 
 use std::process::ExitCode;
@@ -73,6 +78,16 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
             clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
             voice::data(&script).map(|()| 0)
         }
+        Command::Serve(flags) => serve::main(&flags),
+        Command::Ps(flags) => remote::runs::ps(&flags),
+        Command::Cancel(flags) => remote::runs::cancel(&flags),
+        Command::Evidence(flags) => remote::proof::evidence(&flags),
+        Command::Verify(flags) => remote::proof::verify(&flags),
+        Command::Explain(flags) => remote::proof::explain(&flags),
+        Command::Tool(command) => remote::admin::tool(&command),
+        Command::Tenant(command) => remote::admin::tenant(&command),
+        Command::Key(command) => remote::admin::key(&command),
+        Command::Policy(command) => remote::admin::policy(&command),
         Command::Sweep(flags) => supervise::sweep(&flags),
         Command::Prune(flags) => prune::prune(&flags),
     };

@@ -40,6 +40,20 @@ pub(crate) fn data(bytes: &[u8]) -> Result<(), Fault> {
     }
 }
 
+/// Writes what a run wrote to its standard error to ours.
+///
+/// # Errors
+/// When standard error fails for another reason than a reader that went away.
+pub(crate) fn error_data(bytes: &[u8]) -> Result<(), Fault> {
+    let mut out = io::stderr().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Fault::host("cannot write to standard error").because(&error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes a value as indented JSON and a line end to standard output.
 ///
 /// # Errors

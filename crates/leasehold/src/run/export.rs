@@ -86,13 +86,25 @@ impl Destination {
             return Ok(Exported::of(&self.path, &record.artifacts, &[]));
         }
         let staging = place::run_directory(paths, &record.run).join("artifacts");
+        self.take_from(&staging, &record.artifacts)
+    }
+
+    /// Writes every collected file whose copy is in a directory, named by its place in the list.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub(crate) fn take_from(
+        &self,
+        staging: &Path,
+        artifacts: &[Artifact],
+    ) -> Result<Exported, Fault> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let copies = open(&staging, flags, Mode::empty()).map_err(|errno| {
+        let copies = open(staging, flags, Mode::empty()).map_err(|errno| {
             Fault::host(format!("cannot open {}", staging.display())).because(&errno)
         })?;
         let became = export::export(
             copies.as_fd(),
-            &record.artifacts,
+            artifacts,
             self.directory.as_fd(),
             self.may_execute,
         )
@@ -101,7 +113,7 @@ impl Destination {
                 .because(&error)
                 .hint(format!("the copies are at {}", staging.display()))
         })?;
-        Ok(Exported::of(&self.path, &record.artifacts, &became))
+        Ok(Exported::of(&self.path, artifacts, &became))
     }
 }
 

@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use crate::cli::{AttachFlags, RunFlags};
 use crate::fault::Fault;
+use crate::remote::{Remote, no_daemon};
 use crate::{env, place, voice};
 use follow::{Follow, From, Joint, Outcome};
 use request::{Caller, Plan, StdinKind, Telling};
@@ -44,14 +45,20 @@ const LEFT: u8 = 130;
 /// When it could not be run; an end of the run itself is no error.
 pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
     let begun = Instant::now();
-    let plan = request::build(
-        flags,
-        &Caller {
-            env: &env::read,
-            stdin: stdin_kind(),
-            terminal: tty::size(),
-        },
-    )?;
+    let caller = Caller {
+        env: &env::read,
+        stdin: stdin_kind(),
+        terminal: tty::size(),
+    };
+    if !flags.alone
+        && let Some(remote) = Remote::find(&place::paths()?)?
+    {
+        return crate::remote::run::main(&remote, flags, &caller);
+    }
+    if flags.tool.is_some() {
+        return Err(no_daemon());
+    }
+    let plan = request::build(flags, &caller)?;
     let workspace = plan.workspace.as_deref().map(open_workspace).transpose()?;
     let out = plan
         .out

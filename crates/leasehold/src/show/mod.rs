@@ -7,6 +7,8 @@
 mod page;
 mod table;
 
+pub(crate) use table::when;
+
 use std::io::{IsTerminal, Read};
 
 use leasehold_core::id::RunId;
@@ -59,7 +61,11 @@ pub(crate) fn find(paths: &Paths, prefix: &str) -> Result<RunId, Fault> {
     }
 }
 
-fn read(paths: &Paths, run: &RunId) -> Result<RunRecord, Fault> {
+/// The record of a run.
+///
+/// # Errors
+/// When it has none, or it cannot be read.
+pub(crate) fn read(paths: &Paths, run: &RunId) -> Result<RunRecord, Fault> {
     store(paths)?
         .read(run)
         .map_err(|error| Fault::host("cannot read the record").because(&error))?

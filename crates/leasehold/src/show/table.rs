@@ -3,6 +3,7 @@
 use leasehold_core::quantity::format_micros;
 use leasehold_core::record::RunRecord;
 
+use crate::table::short;
 use crate::voice::clean;
 
 /// Characters of a command in the table.
@@ -10,25 +11,8 @@ const COMMAND_MAX: usize = 48;
 
 /// One line per record, with a heading.
 pub(crate) fn table(records: &[RunRecord]) -> String {
-    let mut rows = vec![["RUN", "WHEN", "TOOK", "END", "COMMAND"].map(str::to_owned)];
-    rows.extend(records.iter().map(row));
-    let mut widths = [0; 4];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in &rows {
-        for (width, cell) in widths.iter().zip(row) {
-            text.push_str(cell);
-            let gap = 2 + width - cell.chars().count();
-            text.extend(std::iter::repeat_n(' ', gap));
-        }
-        text.push_str(&row[4]);
-        text.push('\n');
-    }
-    text
+    let rows = records.iter().map(row).collect();
+    crate::table::lines(["RUN", "WHEN", "TOOK", "END", "COMMAND"], rows)
 }
 
 fn row(record: &RunRecord) -> [String; 5] {
@@ -38,7 +22,7 @@ fn row(record: &RunRecord) -> [String; 5] {
     );
     let command = record.contract.as_ref().map_or_else(
         || "-".to_owned(),
-        |contract| short(&clean(&contract.argv.join(" "))),
+        |contract| short(&clean(&contract.argv.join(" ")), COMMAND_MAX),
     );
     [
         record.run.to_string(),
@@ -47,15 +31,6 @@ fn row(record: &RunRecord) -> [String; 5] {
         end,
         command,
     ]
-}
-
-fn short(text: &str) -> String {
-    if text.chars().count() <= COMMAND_MAX {
-        return text.to_owned();
-    }
-    let mut cut: String = text.chars().take(COMMAND_MAX - 1).collect();
-    cut.push('…');
-    cut
 }
 
 /// A moment as `2026-01-31 23:59:59` in UTC.

@@ -1,0 +1,232 @@
+//! Directories of this host and a daemon: passing one as a workspace, writing artifacts into one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use leasehold_control::archive::{self, ARCHIVE_MAX, ENTRIES_MAX, Entry, Tree};
+use leasehold_core::id::RunId;
+use leasehold_core::record::Artifact;
+use leasehold_core::spec::WorkspaceMode;
+use leasehold_protocol::socket::send_with_fds;
+use leasehold_protocol::supervisor::artifact_name;
+use leasehold_supervisor::collector::export::MayExecute;
+use rustix::fs::{Mode, OFlags, open};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Remote;
+use crate::fault::Fault;
+use crate::run::export::Destination;
+
+/// What the daemon says to a directory.
+#[derive(Debug, Deserialize)]
+struct Ticket {
+    ticket: Option<String>,
+    error: Option<String>,
+}
+
+/// How a directory that was given to a daemon is named in a request.
+pub(super) enum Offered {
+    /// As a header: it was passed over the local socket.
+    Ticket(String),
+    /// As the `workspace` field: its content was sent.
+    Content(Value),
+}
+
+/// Gives a directory to a daemon.
+///
+/// # Errors
+/// When it cannot be opened, read or passed, or the mode cannot go that way.
+pub(crate) fn offer(remote: &Remote, path: &Path, mode: WorkspaceMode) -> Result<Offered, Fault> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(path, flags, Mode::empty()).map_err(|errno| {
+        Fault::usage(format!("cannot open `--workspace` {}", path.display())).because(&errno)
+    })?;
+    if let Some(home) = remote.home() {
+        return pass(&home.local_socket(), &directory, mode).map(Offered::Ticket);
+    }
+    if mode == WorkspaceMode::ReadWrite {
+        return Err(Fault::usage(
+            "`--workspace …:rw` needs a daemon on this machine: a copy of the directory is all that another one gets",
+        )
+        .hint("use DIR:clone, and --artifact for what is to come back"));
+    }
+    let mut tree = Tree::new();
+    gather(path, "", &mut tree, &mut 0)?;
+    let bytes = archive::pack(&tree)
+        .map_err(|error| Fault::usage("this directory cannot be sent").because(&error))?;
+    let sent: Value = remote.upload("/v1/uploads", "application/x-tar", bytes)?;
+    Ok(Offered::Content(
+        json!({ "mode": "upload", "content": sent["digest"] }),
+    ))
+}
+
+/// Passes the descriptor over the local socket; gets a ticket that is good once.
+fn pass(socket: &Path, directory: &OwnedFd, mode: WorkspaceMode) -> Result<String, Fault> {
+    let word: &[u8] = match mode {
+        WorkspaceMode::ReadOnly => b"read_only\n",
+        WorkspaceMode::ReadWrite => b"read_write\n",
+        WorkspaceMode::Clone | WorkspaceMode::Ephemeral => b"clone\n",
+    };
+    let failed = |error: &dyn std::error::Error| {
+        Fault::host("cannot pass the directory to the daemon").because(error)
+    };
+    let mut stream = UnixStream::connect(socket).map_err(|error| failed(&error))?;
+    send_with_fds(&stream, word, &[directory.as_fd()]).map_err(|error| failed(&error))?;
+    let mut answer = Vec::new();
+    (&mut stream)
+        .take(4_096)
+        .read_to_end(&mut answer)
+        .map_err(|error| failed(&error))?;
+    let ticket: Ticket = serde_json::from_slice(&answer).map_err(|error| failed(&error))?;
+    ticket.ticket.ok_or_else(|| {
+        Fault::host(format!(
+            "the daemon did not take the directory: {}",
+            ticket.error.unwrap_or_default()
+        ))
+    })
+}
+
+/// Reads a tree of plain files and folders. Anything else is refused by name, since it cannot be sent.
+fn gather(at: &Path, name: &str, tree: &mut Tree, bytes: &mut usize) -> Result<(), Fault> {
+    let failed = |path: &Path, error: &std::io::Error| {
+        Fault::usage(format!("cannot read {}", path.display())).because(error)
+    };
+    let mut inside = BTreeMap::new();
+    for entry in fs::read_dir(at).map_err(|error| failed(at, &error))? {
+        let entry = entry.map_err(|error| failed(at, &error))?;
+        let file = entry.file_name().into_string().map_err(|_| {
+            Fault::usage(format!(
+                "{} has a name that is not UTF-8",
+                entry.path().display()
+            ))
+        })?;
+        inside.insert(file, entry);
+    }
+    for (file, entry) in inside {
+        let path = entry.path();
+        let below = if name.is_empty() {
+            file
+        } else {
+            format!("{name}/{file}")
+        };
+        let kind = entry.file_type().map_err(|error| failed(&path, &error))?;
+        if tree.len() >= ENTRIES_MAX {
+            return Err(Fault::usage(format!(
+                "the workspace has more than {ENTRIES_MAX} entries, which is the most that is sent"
+            )));
+        }
+        if kind.is_dir() {
+            tree.insert(below.clone(), Entry::Folder);
+            gather(&path, &below, tree, bytes)?;
+        } else if kind.is_file() {
+            let mut file = File::open(&path).map_err(|error| failed(&path, &error))?;
+            let meta = file.metadata().map_err(|error| failed(&path, &error))?;
+            let mut content = Vec::new();
+            file.read_to_end(&mut content)
+                .map_err(|error| failed(&path, &error))?;
+            *bytes += content.len();
+            if *bytes > ARCHIVE_MAX {
+                return Err(Fault::usage(format!(
+                    "the workspace has more than {ARCHIVE_MAX} bytes, which is the most that is sent"
+                )));
+            }
+            let executable = meta.permissions().mode() & 0o100 != 0;
+            tree.insert(
+                below,
+                Entry::File {
+                    executable,
+                    content,
+                },
+            );
+        } else {
+            return Err(Fault::usage(format!(
+                "{} is neither a file nor a folder, and cannot be sent",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the artifacts of a run into a directory of this host, by the same rules as for a run without
+/// a daemon.
+///
+/// # Errors
+/// When they cannot be read from the daemon or written.
+pub(crate) fn take_artifacts(
+    remote: &Remote,
+    run: &RunId,
+    out: &Path,
+    unsafe_too: bool,
+) -> Result<(), Fault> {
+    let may_execute = match unsafe_too {
+        true => MayExecute::Write,
+        false => MayExecute::Withhold,
+    };
+    let destination = Destination::open(out, may_execute)?;
+    let list: Value = remote.get(&format!("/v1/runs/{run}/artifacts"))?;
+    let artifacts: Vec<Artifact> = serde_json::from_value(list["artifacts"].clone())
+        .map_err(|error| Fault::host("the daemon gave no list of artifacts").because(&error))?;
+    let staging = Staging::make(run)?;
+    for (at, artifact) in artifacts.iter().enumerate() {
+        if artifact.sha256.is_none() {
+            continue;
+        }
+        let path = staging.0.join(artifact_name(at));
+        let copied = File::create_new(&path).and_then(|mut file| {
+            let reader = remote.open(&format!("/v1/runs/{run}/artifacts/{at}"), &[]);
+            let mut bytes = reader.map_err(|fault| std::io::Error::other(fault.chain()))?;
+            std::io::copy(&mut bytes, &mut file)
+        });
+        copied.map_err(|error| Fault::host("cannot read an artifact").because(&error))?;
+    }
+    destination.take_from(&staging.0, &artifacts)?.tell();
+    Ok(())
+}
+
+/// A directory of our own, gone with us.
+struct Staging(std::path::PathBuf);
+
+impl Staging {
+    fn make(run: &RunId) -> Result<Self, Fault> {
+        let path = std::env::temp_dir().join(format!("leasehold-{}-{run}", std::process::id()));
+        let mut builder = fs::DirBuilder::new();
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(&path).map_err(|error| {
+            Fault::host(format!("cannot make {}", path.display())).because(&error)
+        })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // What is left in a temporary directory hurts nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_gathered_and_a_link_is_refused() {
+        let root = std::env::temp_dir().join(format!("leasehold-gather-{}", std::process::id()));
+        fs::create_dir_all(root.join("a")).unwrap();
+        fs::write(root.join("a/x"), "1").unwrap();
+        let mut tree = Tree::new();
+        gather(&root, "", &mut tree, &mut 0).unwrap();
+        assert_eq!(tree.keys().collect::<Vec<_>>(), ["a", "a/x"]);
+        std::os::unix::fs::symlink("/etc/shadow", root.join("a/y")).unwrap();
+        let fault = gather(&root, "", &mut Tree::new(), &mut 0).unwrap_err();
+        assert!(fault.chain().contains("a/y"), "{}", fault.chain());
+        fs::remove_dir_all(root).unwrap();
+    }
+}

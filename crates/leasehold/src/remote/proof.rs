@@ -1,0 +1,153 @@
+//! `leasehold evidence`, `verify` and `explain`: what proves a run, with a daemon and without one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leasehold_control::evidence::bundle::BUNDLE_MAX;
+use leasehold_control::evidence::explain::explain as in_words;
+use leasehold_control::evidence::local::{self, Outputs};
+use leasehold_control::evidence::verify::verify as check;
+use leasehold_control::evidence::{Bundle, Keyring, Trust};
+use leasehold_core::digest::Digest;
+use leasehold_supervisor::paths::Paths;
+use serde_json::json;
+
+use super::{Remote, runs};
+use crate::cli::daemon::{EvidenceFlags, ExplainFlags, VerifyFlags};
+use crate::fault::Fault;
+use crate::voice::{self, clean};
+use crate::{place, show};
+
+/// The evidence of a run: the daemon's if it has the run, else made of the supervisor's own record.
+fn bundle(paths: &Paths, run: &str) -> Result<Vec<u8>, Fault> {
+    if let Some(remote) = Remote::find(paths)?
+        && let Some(run) = runs::find(&remote, run)?
+    {
+        let mut text = Vec::new();
+        match remote.open(&format!("/v1/runs/{run}/evidence"), &[]) {
+            Ok(mut answer) => {
+                answer
+                    .read_to_end(&mut text)
+                    .map_err(|error| Fault::host("the evidence broke off").because(&error))?;
+                return Ok(text);
+            }
+            // A run of no daemon may have been meant.
+            Err(fault) if show::find(paths, run.as_str()).is_err() => return Err(fault),
+            Err(_) => {}
+        }
+    }
+    of_record(paths, run)
+}
+
+fn of_record(paths: &Paths, run: &str) -> Result<Vec<u8>, Fault> {
+    let run = show::find(paths, run)?;
+    let record = show::read(paths, &run)?;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        });
+    let keyring = Keyring::open(paths.state().join("signing"), now)
+        .map_err(|error| Fault::host("cannot open the signing key").because(&error))?;
+    let bundle = local::bundle(&record, Outputs::default(), &keyring, now)
+        .map_err(|error| Fault::usage(format!("run {run} gives no evidence")).because(&error))?;
+    let text = bundle
+        .text()
+        .map_err(|error| Fault::host("cannot write the evidence").because(&error))?;
+    Ok(text.into_bytes())
+}
+
+/// A file's bytes, or the evidence of a run of that name.
+fn given(what: &str) -> Result<Vec<u8>, Fault> {
+    let path = Path::new(what);
+    if !path.exists() {
+        return bundle(&place::paths()?, what);
+    }
+    let mut bytes = Vec::new();
+    let read = fs::File::open(path)
+        .and_then(|file| file.take(BUNDLE_MAX as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|error| Fault::usage(format!("cannot read {}", path.display())).because(&error))?;
+    Ok(bytes)
+}
+
+/// `leasehold evidence`.
+///
+/// # Errors
+/// When there is no such run, or it is not over.
+pub(crate) fn evidence(flags: &EvidenceFlags) -> Result<u8, Fault> {
+    let mut text = bundle(&place::paths()?, &flags.run)?;
+    text.push(b'\n');
+    match &flags.out {
+        None => voice::data(&text)?,
+        Some(path) => {
+            fs::write(path, &text).map_err(|error| {
+                Fault::usage(format!("cannot write {}", path.display())).because(&error)
+            })?;
+            voice::note(&format!("wrote {}", path.display()));
+        }
+    }
+    Ok(0)
+}
+
+/// `leasehold verify`.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn verify(flags: &VerifyFlags) -> Result<u8, Fault> {
+    let text = given(&flags.what)?;
+    let trust = match flags.key.is_empty() {
+        true => Trust::AsShown,
+        false => {
+            let keys: Result<BTreeSet<Digest>, Fault> =
+                flags.key.iter().map(|key| pinned(key)).collect();
+            Trust::Pinned(keys?)
+        }
+    };
+    let verdict = check(text.trim_ascii_end(), &trust);
+    let clean = Bundle::read(text.trim_ascii_end()).is_ok_and(|bundle| {
+        bundle.events.iter().rev().any(|event| match &event.fact {
+            leasehold_core::event::RunFact::Cleaned { observed } => {
+                observed.clean() || observed.residues.is_empty()
+            }
+            _ => false,
+        })
+    });
+    let good = verdict.holds() && clean;
+    if flags.json {
+        let faults: Vec<String> = verdict.faults.iter().map(ToString::to_string).collect();
+        voice::json(&json!({
+            "holds": verdict.holds(), "clean": clean, "faults": faults, "notes": verdict.notes,
+        }))?;
+    } else {
+        voice::data(verdict.to_string().as_bytes())?;
+    }
+    Ok(if good { 0 } else { 1 })
+}
+
+/// The id of a key that is trusted, as typed or in a file.
+fn pinned(text: &str) -> Result<Digest, Fault> {
+    let written = match Path::new(text).exists() {
+        true => super::read_text(Path::new(text))?,
+        false => text.to_owned(),
+    };
+    Digest::parse(written.trim()).map_err(|error| {
+        Fault::usage(format!("--key `{}`", clean(text)))
+            .because(&error)
+            .hint("`leasehold verify` without --key says which key signed")
+    })
+}
+
+/// `leasehold explain`.
+///
+/// # Errors
+/// When there is no such run or file, or it is no evidence.
+pub(crate) fn explain(flags: &ExplainFlags) -> Result<u8, Fault> {
+    let text = given(&flags.what)?;
+    let bundle = Bundle::read(text.trim_ascii_end())
+        .map_err(|fault| Fault::usage(format!("{} is no evidence: {fault}", clean(&flags.what))))?;
+    voice::data(in_words(&bundle).as_bytes())?;
+    Ok(0)
+}

@@ -1,0 +1,239 @@
+//! `leasehold serve`: the daemon. The only place where concrete store, objects, backend and HTTP meet.
+//!
+//! The order of a start: the lock, the store, the worker, whatever an earlier process left, the first key,
+//! and only then the door. At the end the door closes first.
+
+pub(crate) mod config;
+pub(crate) mod home;
+mod local;
+mod parts;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use leasehold_api::Directories;
+use leasehold_backend::process::ProcessBackend;
+use leasehold_control::clock::{Clock, SystemClock};
+use leasehold_control::control::Control;
+use leasehold_control::engine::Engine;
+use leasehold_control::engine::failpoint::Failpoints;
+use leasehold_control::engine::parts::{Parts, Settings};
+use leasehold_control::engine::queue::Bounds;
+use leasehold_control::entropy::SystemEntropy;
+use leasehold_control::evidence::Keyring;
+use leasehold_control::evidence::seal::Signer;
+use leasehold_control::tools::StoredChecks;
+use leasehold_core::spec::SandboxSpec;
+use leasehold_protocol::supervisor::Request;
+use leasehold_store::objects::Objects;
+use leasehold_store::sqlite::{Options, SqliteStore};
+use leasehold_supervisor::paths::Paths;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::config::Config;
+use self::home::Home;
+use self::parts::{Stored, Trees};
+use crate::cli::daemon::ServeFlags;
+use crate::fault::Fault;
+use crate::{place, voice};
+
+/// Threads of the runtime: the work is elsewhere, in the supervisor and the sandboxes.
+const THREADS: usize = 2;
+/// How long answers that are under way may take once the door is closed.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Serves until it is told to end.
+///
+/// # Errors
+/// When it cannot start: configuration, directories, database, address.
+pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
+    let config = Config::settle(flags)?;
+    let paths = place::paths()?;
+    paths
+        .create()
+        .map_err(|error| Fault::host("cannot use the directories").because(&error))?;
+    let home = Home::within(&paths);
+    let lock = home.take()?;
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::host("cannot start the runtime").because(&error))?;
+    let served = runtime.block_on(serve(&config, &home));
+    home.withdraw();
+    runtime.shutdown_timeout(LAST_ANSWERS);
+    drop(lock);
+    served.map(|()| 0)
+}
+
+async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
+    let store = SqliteStore::open(Options::new(home.own()))
+        .map_err(|error| Fault::host("cannot open the database").because(&error))?;
+    let store = Arc::new(store);
+    let objects = Objects::local(home.objects())
+        .map_err(|error| Fault::host("cannot open the objects").because(&error))?;
+    let trees = Trees::new(objects.clone(), home.trees())
+        .map_err(|error| Fault::host("cannot make the directory of trees").because(&error))?;
+    let clock = Arc::new(SystemClock::new());
+    let keyring = Keyring::open(home.signing(), clock.unix_ms())
+        .map_err(|error| Fault::host("cannot open the signing keys").because(&error))?;
+    let worker = home.worker();
+    let backend = ProcessBackend::new(place::endpoint(&worker)?);
+    let engine = Engine::start(Parts {
+        store: store.clone(),
+        objects: Arc::new(Stored(objects)),
+        backend: Arc::new(backend),
+        sealer: Arc::new(Signer::new(Arc::new(keyring), clock.clone())),
+        checks: Arc::new(StoredChecks(store)),
+        workspaces: Arc::new(trees),
+        clock,
+        entropy: Arc::new(SystemEntropy),
+        worker: home.worker_id()?,
+        settings: Settings {
+            bounds: Bounds {
+                running_max: config.running_max,
+                ..Settings::default().bounds
+            },
+            ..Settings::default()
+        },
+        failpoints: Failpoints::from_env(),
+    })
+    .await
+    .map_err(|error| Fault::host("cannot take up what was left").because(&error))?;
+    let control = Control::new(engine);
+    guard(config, &control).await?;
+    let listener = TcpListener::bind(config.listen).await.map_err(|error| {
+        Fault::host(format!("cannot listen at {}", config.listen)).because(&error)
+    })?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Fault::host("cannot tell the address").because(&error))?;
+    first_key(home, &control).await?;
+    let directories = Directories::default();
+    local::listen(&home.local_socket(), directories.clone())?;
+    keep_warm(worker, config.warm);
+    home.announce(address)?;
+    told(address, home);
+    let router = leasehold_api::router(control.clone(), directories);
+    until_told(listener, router, control, config.drain).await
+}
+
+/// Beyond this machine nothing is served without keys, nor in the clear unless that is said aloud.
+async fn guard(config: &Config, control: &Control) -> Result<(), Fault> {
+    if config.is_loopback() {
+        return Ok(());
+    }
+    if !control.has_keys().await? {
+        return Err(Fault::usage(format!(
+            "{} is reachable from other machines, and no key has been made yet",
+            config.listen
+        ))
+        .hint(
+            "start it once on 127.0.0.1, where it makes the first key, then make the keys you need",
+        ));
+    }
+    if !config.plain_http {
+        return Err(Fault::usage(format!(
+            "{} is reachable from other machines, and keys would go there in the clear",
+            config.listen
+        ))
+        .hint("put something that speaks TLS in front of it and say --plain-http"));
+    }
+    Ok(())
+}
+
+async fn first_key(home: &Home, control: &Control) -> Result<(), Fault> {
+    if let Some(token) = control.first_key().await? {
+        home::write_closed(&home.first_key(), token.reveal().as_bytes())?;
+        voice::note(&format!(
+            "made the first key, of an operator: {}",
+            home.first_key().display()
+        ));
+    }
+    Ok(())
+}
+
+fn told(address: SocketAddr, home: &Home) {
+    voice::note(&format!("serving at http://{address}"));
+    if home.first_key().exists() {
+        voice::hint(
+            "`leasehold run -- CMD` on this machine uses it from now on; `leasehold ps` shows what runs",
+        );
+    }
+}
+
+/// Asks the worker to keep some sandboxes parked, beside everything else: a daemon whose worker is slow
+/// to fill its pool serves all the same.
+fn keep_warm(worker: Paths, count: u32) {
+    if count == 0 {
+        return;
+    }
+    std::thread::spawn(move || {
+        let asked = place::connect_or_start(&worker).and_then(|mut client| {
+            let sandbox = SandboxSpec::default();
+            let request = Request::Pool { sandbox, count };
+            client.call(request, &[]).map_err(place::client_fault)?;
+            client
+                .next_notice(None)
+                .map_err(place::client_fault)
+                .map(drop)
+        });
+        if let Err(fault) = asked {
+            tracing::warn!("no sandboxes are kept parked: {}", fault.chain());
+        }
+    });
+}
+
+/// Serves until TERM or INT; then closes the door, drains, and lets the last answers out.
+async fn until_told(
+    listener: TcpListener,
+    router: axum::Router,
+    control: Control,
+    drain: Duration,
+) -> Result<(), Fault> {
+    let no_signals = |error: std::io::Error| Fault::host("cannot take signals").because(&error);
+    let mut term = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let (end, ended) = tokio::sync::watch::channel(false);
+    let listener = listener.tap_io(|stream| {
+        // An answer is one small packet that somebody waits for.
+        let _ = stream.set_nodelay(true);
+    });
+    let server = axum::serve(listener, router).with_graceful_shutdown(closed(ended));
+    let server = tokio::spawn(server.into_future());
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    voice::note(&format!(
+        "draining for at most {}; a second signal ends it at once",
+        leasehold_core::quantity::format_micros(
+            u64::try_from(drain.as_micros()).unwrap_or(u64::MAX)
+        )
+    ));
+    tokio::select! {
+        () = control.drain(drain) => {}
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    end.send_replace(true);
+    // Streams that never end are cut.
+    let _ = tokio::time::timeout(LAST_ANSWERS, server).await;
+    Ok(())
+}
+
+fn closed(mut ended: tokio::sync::watch::Receiver<bool>) -> impl Future<Output = ()> {
+    async move {
+        // A sender that is gone means the end as well.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+}

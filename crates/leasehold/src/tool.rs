@@ -1,0 +1,269 @@
+//! `leasehold tool check`, and what `tool publish` sends: a manifest and the files beside it. Needs no
+//! daemon.
+//!
+//! Every regular file of the manifest's folder and below it goes along, but for the manifest itself, names
+//! that start with a dot, and `__pycache__`. Links are refused, since what they point to is not the tool's.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use leasehold_control::archive::{self, ARCHIVE_MAX, Entry, TOOL_DIR, Tree};
+use leasehold_control::manifest::Manifest;
+use leasehold_control::tools::{self, Publication};
+use leasehold_core::document::{DOCUMENT_MAX, Mistake};
+use leasehold_core::quantity::format_bytes;
+use serde_json::{Value, json};
+
+use crate::fault::Fault;
+use crate::voice::{self, clean};
+
+/// Name of the manifest in its folder.
+const MANIFEST: &str = "tool.yaml";
+/// Deepest folder that is looked into.
+const DEPTH_MAX: usize = 16;
+
+/// A tool as it lies in its folder.
+struct Source {
+    path: PathBuf,
+    manifest: Vec<u8>,
+    package: Option<Vec<u8>>,
+    files: usize,
+}
+
+/// Checks a tool and tells everything that is wrong with it, one mistake a line; status 2 then.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn check(path: &Path, as_json: bool) -> Result<u8, Fault> {
+    let source = read(path)?;
+    let (mistakes, publication) = match Manifest::parse(&source.manifest) {
+        Err(mistakes) => (mistakes.0, None),
+        Ok(_) => match tools::check(&source.manifest, source.package.as_deref()) {
+            Ok(publication) => (Vec::new(), Some(publication)),
+            Err(error) => {
+                let message = error.message.trim_start_matches("tool: ").to_owned();
+                let mistake = Mistake {
+                    path: String::new(),
+                    line: None,
+                    message,
+                };
+                (vec![mistake], None)
+            }
+        },
+    };
+    let status = if mistakes.is_empty() { 0 } else { 2 };
+    if as_json {
+        voice::json(&as_value(&mistakes, publication.as_ref()))?;
+        return Ok(status);
+    }
+    for mistake in &mistakes {
+        voice::note(&format!(
+            "{}: {}",
+            source.path.display(),
+            clean(&mistake.to_string())
+        ));
+    }
+    if let Some(publication) = &publication {
+        for warning in &publication.warnings {
+            voice::note(&format!("warning: {}", clean(warning)));
+        }
+        let files = match &source.package {
+            None => "no files of its own".to_owned(),
+            Some(bytes) => {
+                let size = format_bytes(bytes.len() as u64);
+                format!("{} files, {size} packed", source.files)
+            }
+        };
+        let line = format!("{} is good: {files}\n", publication.manifest.tool());
+        voice::data(line.as_bytes())?;
+    }
+    Ok(status)
+}
+
+fn as_value(mistakes: &[Mistake], publication: Option<&Publication>) -> Value {
+    json!({
+        "good": mistakes.is_empty(),
+        "mistakes": mistakes,
+        "tool": publication.map(|publication| publication.manifest.tool()),
+        "digest": publication.map(|publication| publication.digest),
+        "warnings": publication.map(|publication| publication.warnings.as_slice()).unwrap_or_default(),
+    })
+}
+
+/// The body of a request that publishes a tool.
+///
+/// # Errors
+/// When it cannot be read. What is wrong with it, the daemon says.
+pub(crate) fn publish_request(path: &Path) -> Result<Value, Fault> {
+    let source = read(path)?;
+    let manifest = String::from_utf8(source.manifest)
+        .map_err(|_| Fault::usage(format!("{} is not UTF-8", source.path.display())))?;
+    let package = source.package.map(|bytes| BASE64.encode(bytes));
+    Ok(json!({ "manifest": manifest, "package": package }))
+}
+
+fn read(path: &Path) -> Result<Source, Fault> {
+    let path = match path.is_dir() {
+        true => path.join(MANIFEST),
+        false => path.to_owned(),
+    };
+    let manifest = read_file(&path, DOCUMENT_MAX)?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut tree = Tree::new();
+    let mut total = 0;
+    gather(folder, &path, TOOL_DIR, 0, &mut total, &mut tree)?;
+    let files = tree.len();
+    let package = match files {
+        0 => None,
+        _ => Some(archive::pack(&tree).map_err(|error| {
+            Fault::usage(format!("{} cannot be packed", folder.display())).because(&error)
+        })?),
+    };
+    Ok(Source {
+        path,
+        manifest,
+        package,
+        files,
+    })
+}
+
+fn read_file(path: &Path, most: usize) -> Result<Vec<u8>, Fault> {
+    let failed = |error: &std::io::Error| {
+        Fault::usage(format!("cannot read {}", path.display())).because(error)
+    };
+    let length = fs::metadata(path).map_err(|error| failed(&error))?.len();
+    if length > most as u64 {
+        return Err(Fault::usage(format!(
+            "{} has {length} bytes: most is {most}",
+            path.display()
+        )));
+    }
+    fs::read(path).map_err(|error| failed(&error))
+}
+
+/// Adds the files of a folder and of those below it.
+fn gather(
+    folder: &Path,
+    manifest: &Path,
+    prefix: &str,
+    depth: usize,
+    total: &mut usize,
+    tree: &mut Tree,
+) -> Result<(), Fault> {
+    let failed = |path: &Path, error: &std::io::Error| {
+        Fault::usage(format!("cannot read {}", path.display())).because(error)
+    };
+    if depth > DEPTH_MAX {
+        return Err(Fault::usage(format!(
+            "{} is deeper than {DEPTH_MAX} folders",
+            folder.display()
+        )));
+    }
+    for entry in fs::read_dir(folder).map_err(|error| failed(folder, &error))? {
+        let entry = entry.map_err(|error| failed(folder, &error))?;
+        let path = entry.path();
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else {
+            return Err(Fault::usage(format!("{} is not UTF-8", path.display())));
+        };
+        if path == manifest || name.starts_with('.') || name == "__pycache__" {
+            continue;
+        }
+        let inside = format!("{prefix}/{name}");
+        let kind = entry.file_type().map_err(|error| failed(&path, &error))?;
+        if kind.is_dir() {
+            gather(&path, manifest, &inside, depth + 1, total, tree)?;
+            continue;
+        }
+        if !kind.is_file() {
+            return Err(Fault::usage(format!(
+                "{} is no regular file: links and devices cannot be part of a tool",
+                path.display()
+            )));
+        }
+        let content = read_file(&path, ARCHIVE_MAX)?;
+        *total += content.len();
+        if *total > ARCHIVE_MAX {
+            return Err(Fault::usage(format!(
+                "the tool's files have more than {}",
+                format_bytes(ARCHIVE_MAX as u64)
+            )));
+        }
+        let mode = entry.metadata().map_err(|error| failed(&path, &error))?;
+        let executable = mode.permissions().mode() & 0o100 != 0;
+        tree.insert(
+            inside,
+            Entry::File {
+                executable,
+                content,
+            },
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path =
+            std::env::temp_dir().join(format!("leasehold-tool-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_example_tools_are_good() {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tools");
+        let mut seen = 0;
+        for entry in fs::read_dir(examples).unwrap() {
+            let path = entry.unwrap().path();
+            assert_eq!(check(&path, false).unwrap(), 0, "{}", path.display());
+            seen += 1;
+        }
+        assert!(seen >= 2);
+    }
+
+    #[test]
+    fn a_folder_packs_its_files_and_nothing_that_is_not_one() {
+        let path = folder("pack");
+        let manifest = "id: a\nversion: 1.0.0\nentrypoint: {runtime: python, file: main.py}\n";
+        fs::write(path.join(MANIFEST), manifest).unwrap();
+        fs::write(path.join("main.py"), "print(1)\n").unwrap();
+        fs::write(path.join(".secret"), "x").unwrap();
+        fs::create_dir(path.join("lib")).unwrap();
+        fs::write(path.join("lib/b.py"), "").unwrap();
+        let source = read(&path).unwrap();
+        let tree = archive::unpack(source.package.as_deref().unwrap()).unwrap();
+        let names: Vec<&str> = tree.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [".tool", ".tool/lib", ".tool/lib/b.py", ".tool/main.py"]
+        );
+        assert_eq!(check(&path, true).unwrap(), 0);
+        // The file alone is the same tool.
+        assert_eq!(read(&path.join(MANIFEST)).unwrap().package, source.package);
+        std::os::unix::fs::symlink("/etc/passwd", path.join("link")).unwrap();
+        assert!(
+            read(&path)
+                .err()
+                .unwrap()
+                .chain()
+                .contains("no regular file")
+        );
+        fs::remove_file(path.join("link")).unwrap();
+        fs::remove_file(path.join("main.py")).unwrap();
+        assert_eq!(check(&path, false).unwrap(), 2);
+        fs::write(path.join(MANIFEST), "id: A\n").unwrap();
+        assert_eq!(check(&path, false).unwrap(), 2);
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
