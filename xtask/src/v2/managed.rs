@@ -82,7 +82,7 @@ const MASKED: [&str; 12] = [
 const PLAN: &str = "\
 [Unit]
 Description=Work through the plan
-Requires=user@1000.service
+Wants=user@1000.service
 After=user@1000.service systemd-logind.service
 
 [Service]
@@ -180,7 +180,7 @@ fn packages(guest: &mut Tree, from: &Path, below: &str) -> Result<()> {
 
 /// The cases: name, who, seconds, and function of `managed_cases.sh`. The last ones hold the user's
 /// manager up and take it away.
-const CASES: [(&str, &str, u64, &str); 9] = [
+const CASES: [(&str, &str, u64, &str); 12] = [
     ("managed-is-up", "root", 60, "is_up"),
     ("managed-session", "user", 30, "session_is_not_delegated"),
     ("managed-scope-limits", "user", 180, "scope_limits"),
@@ -188,6 +188,9 @@ const CASES: [(&str, &str, u64, &str); 9] = [
     ("managed-scope-after-kill", "user", 90, "scope_after_kill"),
     ("managed-scope-off", "user", 180, "scope_off"),
     ("managed-root-limits", "root", 180, "root_limits"),
+    ("managed-bad-settings", "root", 90, "bad_settings"),
+    ("managed-closed-to-users", "root", 60, "closed_to_users"),
+    ("managed-read-only-groups", "root", 60, "read_only_groups"),
     ("managed-scope-silent", "root", 90, "scope_silent"),
     ("managed-no-manager", "root", 400, "no_manager"),
 ];

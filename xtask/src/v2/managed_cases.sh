@@ -21,10 +21,12 @@ soon() {
     return 1
 }
 
-nothing_left() { test -z "$(find $groups -name 'leasehold-*')"; }
-gone() { soon nothing_left || { find $groups -name 'leasehold-*'; return 1; }; }
-no_scope() { ! find $groups -name 'leasehold-*.scope' | grep .; }
-one_scope() { test "$(find $groups -name 'leasehold-*.scope' | wc -l)" = 1; }
+# Groups come and go while they are looked for.
+ours() { find $groups -name "$1" 2>/dev/null; }
+nothing_left() { test -z "$(ours 'leasehold-*')"; }
+gone() { soon nothing_left || { ours 'leasehold-*'; return 1; }; }
+no_scope() { test -z "$(ours 'leasehold-*.scope')"; }
+one_scope() { test "$(ours 'leasehold-*.scope' | wc -l)" = 1; }
 units() { systemctl --user list-units --plain --no-legend 'leasehold-*.scope'; }
 manager_listens() { test -S /run/user/1000/systemd/private; }
 
@@ -123,9 +125,65 @@ scope_silent() {
     must gone
 }
 
+# The doctor without its probes: status, then lines that must be there.
+look() {
+    $leasehold doctor --no-probes >"$report"
+    status=$?
+    cat "$report"
+    must test $status = "$1"
+    shift
+    for line in "$@"; do
+        must grep -Eq "$line" "$report"
+    done
+}
+
+# Carries out the command of the last report that names this word.
+carry_out() {
+    command=$(sed -n 's/^  mend: //p' "$report" | grep "$1" | head -1 | sed 's/sudo //g')
+    echo "mending: $command"
+    must test -n "$command"
+    must sh -c "$command"
+}
+
+# Bad settings of a host, each made for real, seen, and mended as the doctor says.
+bad_settings() {
+    look 0 '^  ok +core dumps ' '^  ok +user namespaces ' '^  ok +delegation ' '^  ok +Landlock +version [1-5]: '
+    echo '|/bin/false' >/proc/sys/kernel/core_pattern
+    look 0 '^  missing +core dumps +kernel[.]core_pattern starts a host program [(]./bin/false[)]'
+    carry_out core_pattern
+    look 0 '^  ok +core dumps '
+    echo 0 >/proc/sys/user/max_user_namespaces
+    look 1 '^  missing +user namespaces +user[.]max_user_namespaces is 0'
+    carry_out max_user_namespaces
+    look 0 '^  ok +user namespaces '
+}
+only_root_may() { look 0 '^  missing +user namespaces +kernel[.]unprivileged_userns_clone is 0'; }
+everybody_may() { look 0 '^  ok +user namespaces +an ordinary user may make them'; }
+closed_to_users() {
+    must as_user everybody_may
+    echo 0 >/proc/sys/kernel/unprivileged_userns_clone
+    must as_user only_root_may
+    report=/tmp/report-1000
+    carry_out unprivileged_userns_clone
+    must as_user everybody_may
+}
+
+# As most containers have it: groups that can be seen and not written.
+in_a_container() {
+    must mount -o remount,ro,bind /sys/fs/cgroup
+    touch /run/.containerenv
+    look 0 '^  missing +delegation +none: .*' 'mounted read-only' '^  ok +container +we are in a container [(]podman[)]'
+    rm /run/.containerenv
+    carry_out remount
+    look 0 '^  ok +delegation ' '^  ok +memory '
+}
+read_only_groups() { must unshare -m /bin/sh -c '. /guest/cases.sh; in_a_container'; }
+
 # What the doctor says mends it does.
+told() { tr -s ' \n' ' ' <"$report" | grep -q "$1"; }
 mend() {
-    doctor '^  refused +memory ' 'no systemd manager of this user' 'mend: sudo loginctl enable-linger user$'
+    doctor '^  refused +memory ' 'mend: sudo loginctl enable-linger user$'
+    must told 'no systemd manager of this user listens at /run/user/1000/systemd/private'
 }
 no_manager() {
     must systemctl stop user@1000.service

@@ -29,9 +29,11 @@ const MEMORY_MIB: u32 = 3072;
 /// What systemd is told at boot: to say nothing on the kernel's port.
 const QUIET: &str = "systemd.show_status=0";
 
-/// What CI runs of it: the groups themselves, every limit as root and as an ordinary user, and every
-/// end. The rest takes an emulated machine as long as all other tests together.
-pub(crate) const IN_CI: &str = "host-is,user-is,jail-cgroup,doctor-,ends-root";
+/// What CI runs of it: the groups themselves, every limit as root and as an ordinary user, every end,
+/// and a memory limit in a scope of systemd's. The rest takes an emulated machine as long as all other
+/// tests together.
+pub(crate) const IN_CI: &str =
+    "host-is,user-is,jail-cgroup,doctor-,ends-root,managed-session,managed-scope-memory";
 
 fn chosen(name: &str, words: &str) -> bool {
     words.split(',').any(|word| name.contains(word))
