@@ -52,7 +52,7 @@ pub(super) struct Line {
 }
 
 /// Processors the caller may run on, at least one.
-pub(super) fn processors() -> usize {
+fn processors() -> usize {
     let set = rustix::thread::sched_getaffinity(None);
     set.map_or(1, |set| (set.count() as usize).max(1))
 }

@@ -56,13 +56,6 @@ const DEATH_WAIT: Duration = Duration::from_secs(5);
 /// Most orders a caller may have open with one spawner: what its socket surely holds.
 pub const ORDERS_MAX: usize = 32;
 
-/// How many sandboxes a spawner that this process starts makes at the same time: one for each
-/// processor this process may run on.
-#[must_use]
-pub fn makings() -> usize {
-    line::processors()
-}
-
 /// What a spawner is made of.
 #[derive(Debug)]
 pub struct SpawnerConfig {
@@ -175,7 +168,8 @@ impl Spawner {
     }
 
     /// Orders one sandbox and does not wait for it: [`Spawner::take`] gives it. As many orders as
-    /// [`makings`] says are carried out at a time; answers come in the order of the orders. A caller has at most
+    /// the spawner has processors to run on are carried out at a time; answers come in the order of
+    /// the orders. A caller has at most
     /// [`ORDERS_MAX`] orders open.
     ///
     /// # Errors
