@@ -39,6 +39,9 @@ const PROFILE: [(&str, &str); 6] = [
 ];
 
 fn main() {
+    if let Err(reason) = take_unwinder_in() {
+        println!("cargo::warning=the unwinder stays a shared library: {reason}");
+    }
     match build() {
         Ok(agent) => println!("cargo::rustc-env=LEASEHOLD_AGENT={}", agent.display()),
         Err(reason) => println!("cargo::error=cannot build the static agent: {reason}"),
@@ -83,6 +86,28 @@ fn build() -> Result<PathBuf, Box<dyn Error>> {
         fs::write(&embedded, &bytes)?;
     }
     Ok(embedded)
+}
+
+/// Links the unwinder from its archive. As a shared library it takes each start a quarter of a
+/// millisecond, and a cold run starts this program twice. The linker finds our `libgcc_s.so` before
+/// the host's, and in it the names of the archives.
+fn take_unwinder_in() -> Result<(), Box<dyn Error>> {
+    if variable("CARGO_CFG_TARGET_ENV")? != "gnu" || variable("HOST")? != variable("TARGET")? {
+        return Ok(());
+    }
+    let asked = Command::new("cc")
+        .arg("-print-file-name=libgcc_eh.a")
+        .output()
+        .map_err(|error| format!("cannot run cc: {error}"))?;
+    let archive = String::from_utf8(asked.stdout)?;
+    if !Path::new(archive.trim()).is_absolute() {
+        return Err("cc has no libgcc_eh.a".into());
+    }
+    let folder = PathBuf::from(variable("OUT_DIR")?).join("unwinder");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("libgcc_s.so"), "GROUP ( -lgcc_eh -lgcc )\n")?;
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    Ok(())
 }
 
 /// The target to build for, named in full so that build scripts and macros are not made static too.

@@ -341,7 +341,7 @@ pub(crate) struct BenchFlags {
 }
 
 /// `leasehold supervisor`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct SupervisorFlags {
     /// Seconds without anything to do after which it goes
     #[arg(long, value_name = "SECONDS")]

@@ -27,17 +27,28 @@ use cli::{Cli, Command};
 use fault::Fault;
 
 fn main() -> ExitCode {
+    if is_plain_supervisor() {
+        return end(supervise::supervisor(&cli::SupervisorFlags::default()));
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    match dispatch(cli.command) {
-        Ok(status) => status,
-        Err(fault) => {
-            voice::fault(&fault);
-            ExitCode::from(fault.status())
-        }
-    }
+    end(dispatch(cli.command))
+}
+
+/// Whether this is a supervisor without flags. Somebody waits for it, and the parser of all commands
+/// would be a tenth of its way to the spawner.
+fn is_plain_supervisor() -> bool {
+    let mut words = std::env::args_os().skip(1);
+    words.next().is_some_and(|word| word == "supervisor") && words.next().is_none()
+}
+
+fn end(outcome: Result<ExitCode, Fault>) -> ExitCode {
+    outcome.unwrap_or_else(|fault| {
+        voice::fault(&fault);
+        ExitCode::from(fault.status())
+    })
 }
 
 /// Tells what is wrong with the flags, or the help that was asked for.
