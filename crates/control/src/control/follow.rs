@@ -233,15 +233,13 @@ fn split(bytes: &[u8], fresh: bool, last: bool) -> Vec<(Update, usize)> {
             break;
         }
         let length = end.map_or(rest.len(), |end| end + 1);
-        match words(line).filter(|_| fresh && (end.is_some() || last)) {
-            Some(update) => {
-                if plain < at {
-                    pieces.push((Update::Stderr(bytes[plain..at].to_vec()), at - plain));
-                }
-                pieces.push((update, length));
-                plain = at + length;
+        let told = words(line).filter(|_| fresh && (end.is_some() || last));
+        if let Some(update) = told {
+            if plain < at {
+                pieces.push((Update::Stderr(bytes[plain..at].to_vec()), at - plain));
             }
-            None => {}
+            pieces.push((update, length));
+            plain = at + length;
         }
         at += length;
         fresh = end.is_some();

@@ -7,7 +7,7 @@
 /// What is written or sent in the life of a run.
 pub const POINTS: [&str; 13] = [
     "admit",
-    "queued",
+    "append",
     "grant",
     "launch",
     "attach",

@@ -38,6 +38,9 @@ use self::parts::Parts;
 /// Pause between two looks at what is still running while draining.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// Lets one through at a time.
+type Gate = Arc<tokio::sync::Mutex<()>>;
+
 /// So often the task of one run may fall over.
 const FALLS_MAX: u32 = 3;
 
@@ -53,7 +56,7 @@ pub struct Engine {
     /// How often the task of a run fell over.
     falls: Mutex<HashMap<RunId, u32>>,
     /// Requests under one idempotency key go one after another.
-    keys: Mutex<HashMap<(Name, String), Arc<tokio::sync::Mutex<()>>>>,
+    keys: Mutex<HashMap<(Name, String), Gate>>,
     draining: watch::Sender<bool>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Write {
 impl Write {
     fn point(&self) -> &'static str {
         match self {
-            Self::Append => "queued",
+            Self::Append => "append",
             Self::Grant(_) => "grant",
             Self::TakeOver(_) => "take_over",
             Self::Revoke(_) => "revoke",
@@ -72,6 +72,8 @@ pub(crate) struct Pen {
     run: RunId,
     chain: Chain,
     epoch: Epoch,
+    /// The time the next events carry, once it was said where they lead.
+    promised_unix_ms: Option<u64>,
 }
 
 /// A write and its events, ready to be sent, and where the chain is after it.
@@ -89,6 +91,7 @@ impl Pen {
             run: row.run.clone(),
             chain: Chain::new(row.run.clone(), row.contract, row.head),
             epoch: row.epoch,
+            promised_unix_ms: None,
         }
     }
 
@@ -102,15 +105,17 @@ impl Pen {
         self.chain.head()
     }
 
-    /// Where the chain would be after these facts.
-    pub(crate) fn head_after(&self, facts: &[RunFact]) -> Result<Head, Stop> {
+    /// Where the chain will be after these facts, if they are the next that are written.
+    pub(crate) fn head_after(&mut self, facts: &[RunFact]) -> Result<Head, Stop> {
+        self.promised_unix_ms = Some(self.engine.parts.clock.unix_ms());
         let mut chain = self.chain.clone();
         self.events(&mut chain, facts.to_vec())?;
         Ok(chain.head())
     }
 
     fn events(&self, chain: &mut Chain, facts: Vec<RunFact>) -> Result<Vec<Event>, Stop> {
-        let at = self.engine.parts.clock.unix_ms();
+        let now = || self.engine.parts.clock.unix_ms();
+        let at = self.promised_unix_ms.unwrap_or_else(now);
         let event = |fact| chain.next(self.epoch, at, fact);
         let events: Result<Vec<Event>, _> = facts.into_iter().map(event).collect();
         // Facts are values of closed types; a text that is none cannot be in them.
@@ -165,6 +170,7 @@ impl Pen {
             done = reached;
         }
         self.chain = chain;
+        self.promised_unix_ms = None;
         Ok(())
     }
 

@@ -149,7 +149,7 @@ fn p84_killed_again_while_taking_up_a_run_it_is_carried_once() {
 #[test]
 fn p84_killed_while_it_waits_or_is_cancelled_a_run_ends_as_it_was_wished() {
     let host = runtime();
-    for point in both_sides(&["queued"]) {
+    for point in both_sides(&["append"]) {
         let world = host.block_on(World::new());
         let died = until_it_dies(&world, host.handle(), 1, &point, |engine| {
             Box::pin(async move {
