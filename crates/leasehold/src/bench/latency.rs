@@ -257,7 +257,8 @@ impl Rows {
     /// floor.
     fn judge_claim(&self, floor: &Measured, report: &mut Report) {
         let (warm, bwrap) = (measured(&self.warm), self.peer("bwrap"));
-        let picks: [(&str, f64, fn(&Summary) -> f64); 2] = [
+        type Pick = fn(&Summary) -> f64;
+        let picks: [(&str, f64, Pick); 2] = [
             ("p50", 15.0, |summary| summary.p50_ms),
             ("p95", 8.0, |summary| summary.p95_ms),
         ];
