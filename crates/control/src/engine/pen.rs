@@ -47,7 +47,7 @@ pub(crate) enum Write {
 impl Write {
     fn point(&self) -> &'static str {
         match self {
-            Self::Append => "queued",
+            Self::Append => "append",
             Self::Grant(_) => "grant",
             Self::TakeOver(_) => "take_over",
             Self::Revoke(_) => "revoke",

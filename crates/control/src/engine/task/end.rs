@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_backend::execution::{Execution, RunEvent};
 use leasehold_core::digest::Digest;
-use leasehold_core::end::{CancelledBy, EndReason};
+use leasehold_core::end::{CancelledBy, EndReason, LeaseExpiry};
 use leasehold_core::event::RunFact;
 use leasehold_core::id::RunId;
 use leasehold_core::lease::{Lease, LeaseState};
@@ -103,6 +103,14 @@ impl Task {
                 },
             ) => verdict.clone(),
             (Some(EndReason::HostLost), _) => EndReason::HostLost,
+            // The worker's limit was cut to what was left of the allocation.
+            (_, EndReason::Timeout { limit_ms })
+                if *limit_ms < self.plan.start.sandbox.limits.wall_ms.value =>
+            {
+                EndReason::LeaseExpired {
+                    cause: LeaseExpiry::Deadline,
+                }
+            }
             _ => told,
         }
     }
