@@ -18,3 +18,4 @@ json.dump(
     },
     sys.stdout,
 )
+print()
