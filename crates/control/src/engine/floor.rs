@@ -94,6 +94,16 @@ impl Floor {
         held.queue.remove(run, now)
     }
 
+    /// Takes out a run of which nothing came, whether it waits or has its turn.
+    pub(crate) fn abandon(&self, run: &RunId, tenant: &Name, now: Duration) {
+        let mut held = self.held();
+        held.turns.remove(run);
+        held.queue.uncount(tenant, now);
+        held.queue.remove(run, now);
+        held.queue.finish(run, now);
+        held.go(now);
+    }
+
     /// Tells every run that has waited for too long.
     pub(crate) fn expire(&self, now: Duration) {
         let mut held = self.held();

@@ -7,16 +7,16 @@ use std::time::Duration;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::{Chain, Event, Head, RunFact};
 use leasehold_core::id::RunId;
-use leasehold_core::lease::Epoch;
+use leasehold_core::lease::{Epoch, Lease};
 use leasehold_core::name::Name;
 use leasehold_core::outcome::{Outcome, RunState};
-use leasehold_store::seam::{Admission, Admitted, Idempotency, RunRow};
+use leasehold_store::seam::{Admission, Admitted, Idempotency, RunRow, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::live::Live;
 use super::metrics::count;
 use super::queue::Ticket;
-use super::task::{Begin, Task};
+use super::task::{Begin, Task, lease};
 use super::{Engine, about_to_end, locked};
 use crate::plan::{Plan, Share, Start};
 
@@ -33,14 +33,21 @@ struct Place<'a> {
     engine: &'a Engine,
     run: &'a RunId,
     tenant: &'a Name,
+    /// It waits in the queue, or has a turn already.
+    queued: bool,
     kept: bool,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if !self.kept {
-            self.engine.forget(self.run);
-            let now = self.engine.parts.clock.elapsed();
+        if self.kept {
+            return;
+        }
+        self.engine.forget(self.run);
+        let now = self.engine.parts.clock.elapsed();
+        if self.queued {
+            self.engine.floor.abandon(self.run, self.tenant, now);
+        } else {
             self.engine.floor.give_back(self.tenant, now);
         }
     }
@@ -103,16 +110,23 @@ impl Engine {
             engine: self,
             run,
             tenant,
+            queued: false,
             kept: false,
         };
         let (row, first) = self.first(&plan)?;
         let live = Live::new(row);
         locked(&self.live).insert(run.clone(), Arc::clone(&live));
         let cached = self.cached(&plan).await;
-        self.failpoints().before("admit");
-        let admission = admission(&plan, idempotency, first, live.row().accepted_unix_ms)?;
-        let admitted = self.parts.store.admit(admission).await;
-        self.failpoints().after("admit");
+        let row = live.row();
+        let admission = admission(&plan, idempotency, first, row.accepted_unix_ms)?;
+        let begin = match cached {
+            Some((from, outcome)) => Begin::Cached(from, outcome),
+            None => {
+                place.queued = true;
+                self.wait(&plan, Duration::ZERO).at_once()
+            }
+        };
+        let (admitted, begin) = self.write_in(admission, begin, &plan, &live).await;
         match admitted {
             Err(error) => {
                 count(&self.metrics.store_errors);
@@ -122,18 +136,61 @@ impl Engine {
             Ok(Admitted::New) => {}
         }
         count(&self.metrics.admitted);
-        let begin = match cached {
+        if !place.queued {
             // The place is given back: it takes no computer.
-            Some((from, outcome)) => {
-                self.floor.give_back(tenant, now);
-                Begin::Cached(from, outcome)
-            }
-            None => self.wait(&plan, Duration::ZERO),
-        };
+            self.floor.give_back(tenant, now);
+        }
         place.kept = true;
-        let row = live.row();
         self.spawn(live, Arc::clone(&plan), directory, begin);
         Ok((row, true))
+    }
+
+    /// Writes the admission. A run that has its turn already is granted its lease with it: handed in
+    /// together, the two are usually committed together. Without the first the second is refused.
+    async fn write_in(
+        &self,
+        admission: Admission,
+        begin: Begin,
+        plan: &Plan,
+        live: &Live,
+    ) -> (Result<Admitted, StoreError>, Begin) {
+        let store = &self.parts.store;
+        let at_once = matches!(begin, Begin::Turn(_)) && !self.failpoints().armed();
+        let granting = at_once.then(|| self.first_lease(plan, live)).flatten();
+        let Some((lease, event, head)) = granting else {
+            self.failpoints().before("admit");
+            let admitted = store.admit(admission).await;
+            self.failpoints().after("admit");
+            return (admitted, begin);
+        };
+        // Polled in this order, so they arrive in this order.
+        let granting = store.grant(lease.clone(), event);
+        let (admitted, granted) = tokio::join!(biased; store.admit(admission), granting);
+        if granted.is_err() || !matches!(admitted, Ok(Admitted::New)) {
+            return (admitted, begin);
+        }
+        live.see(|seen| {
+            seen.row.epoch = lease.epoch;
+            seen.row.head = head;
+            seen.row.state = RunState::Running;
+        });
+        (admitted, Begin::Turn(Some(lease)))
+    }
+
+    /// The first lease of a run and its event.
+    fn first_lease(&self, plan: &Plan, live: &Live) -> Option<(Lease, Event, Head)> {
+        let row = live.row();
+        let at = self.parts.clock.unix_ms();
+        let expires = at.saturating_add(plan.contract.allocation.hard_deadline_ms);
+        let worker = self.parts.worker.clone();
+        let lease = lease(&row.run, Epoch::NONE, worker.clone(), expires);
+        let mut chain = Chain::new(row.run, row.contract, row.head);
+        let fact = RunFact::Leased {
+            lease: lease.id.clone(),
+            worker,
+        };
+        let event = chain.next(lease.epoch, at, fact).ok()?;
+        Some((lease, event, chain.head()))
     }
 
     /// The row and the first event of a run.

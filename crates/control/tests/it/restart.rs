@@ -439,3 +439,41 @@ async fn p70_a_holder_whose_right_has_passed_on_ends_its_computer_and_writes_not
             .any(|fact| matches!(fact, RunFact::Ended { .. }))
     );
 }
+
+/// Every write fails twice before it is done: the disk was away for a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn p87_a_store_that_fails_for_a_moment_loses_nothing() {
+    let failures = Arc::new(std::sync::Mutex::new(std::collections::HashMap::new()));
+    let counted = Arc::clone(&failures);
+    let faults = Arc::new(move |point, name: &'static str| {
+        let ours = ["grant", "revoke", "conclude", "seal"].contains(&name);
+        if point != leasehold_store::sqlite::Point::Written || !ours {
+            return false;
+        }
+        let mut counted = counted.lock().unwrap();
+        let count: &mut u32 = counted.entry(name).or_default();
+        *count += 1;
+        *count <= 2
+    });
+    let world = World::with_faults(Some(faults)).await;
+    let engine = world.engine(1).await;
+    let control = Control::new(Arc::clone(&engine));
+    let plan = Draft::script("acme", Script::Print).plan();
+    let run = engine.submit(plan, None, None).await.unwrap().0.run;
+    assert_eq!(
+        end(&sealed(&control, "acme", &run).await),
+        EndReason::Completed
+    );
+    assert_eq!(world.backend.begun(), [run.clone()]);
+    let counted = failures.lock().unwrap().clone();
+    assert!(
+        counted.len() == 4 && counted.values().all(|count| *count > 2),
+        "{counted:?}"
+    );
+    let facts = world.facts(&run).await;
+    let concluded = facts
+        .iter()
+        .filter(|fact| matches!(fact, RunFact::Concluded { .. }));
+    assert_eq!(concluded.count(), 1);
+    world.assert_nothing_left().await;
+}

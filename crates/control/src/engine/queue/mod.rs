@@ -200,6 +200,13 @@ impl FairQueue {
         self.tidy(tenant, now);
     }
 
+    /// Takes an admission back out of the rate: nothing came of the run.
+    pub(crate) fn uncount(&mut self, tenant: &Name, now: Duration) {
+        if let Some(lane) = self.lanes.get_mut(tenant) {
+            lane.rate.give_back(now);
+        }
+    }
+
     /// Takes the place of a run that was admitted before this process: it is in, whatever the bounds.
     pub(crate) fn force(&mut self, tenant: &Name) {
         self.lanes.entry(tenant.clone()).or_default().queued += 1;

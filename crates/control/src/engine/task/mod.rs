@@ -27,8 +27,8 @@ use leasehold_backend::execution::Execution;
 use leasehold_core::digest::Digest;
 use leasehold_core::end::{CancelledBy, EndReason};
 use leasehold_core::event::RunFact;
-use leasehold_core::id::{LeaseId, RunId};
-use leasehold_core::lease::{Lease, LeaseState};
+use leasehold_core::id::{LeaseId, RunId, WorkerId};
+use leasehold_core::lease::{Epoch, Lease, LeaseState};
 use leasehold_core::outcome::{Outcome, RunState};
 use leasehold_core::record::RunRecord;
 use sha2::{Digest as _, Sha256};
@@ -50,12 +50,50 @@ const ATTEMPTS_MAX: u32 = 2;
 pub(crate) enum Begin {
     /// It waits for its turn, so many before it.
     Wait(u32, oneshot::Receiver<Turn>),
+    /// It has its turn, and its lease where that was granted with its admission.
+    Turn(Option<Lease>),
     /// An equal run of a pure tool came to this before.
     Cached(RunId, Box<Outcome>),
     /// It had a lease when the process before this one ended.
     Adopt(Lease),
     /// Its outcome is fixed; the lease, if it had one, is to be closed.
     Settle(Option<Lease>),
+}
+
+impl Begin {
+    /// A turn that came already is taken.
+    pub(crate) fn at_once(self) -> Self {
+        match self {
+            Self::Wait(ahead, mut turn) => match turn.try_recv() {
+                Ok(Turn::Go) => Self::Turn(None),
+                Ok(told) => {
+                    let (again, turn) = oneshot::channel();
+                    let _ = again.send(told);
+                    Self::Wait(ahead, turn)
+                }
+                Err(_) => Self::Wait(ahead, turn),
+            },
+            other => other,
+        }
+    }
+}
+
+/// A lease under the epoch after this one.
+pub(crate) fn lease(run: &RunId, epoch: Epoch, worker: WorkerId, expires_unix_ms: u64) -> Lease {
+    let epoch = epoch.next();
+    // Unique because the run and the epoch are; nothing is hidden behind it.
+    let digest = Digest::of(format!("{run}/{}", epoch.0).as_bytes());
+    let mut entropy = [0; 13];
+    entropy.copy_from_slice(&digest.bytes()[..13]);
+    Lease {
+        id: LeaseId::from_entropy(&entropy),
+        run: run.clone(),
+        worker,
+        epoch,
+        sandbox: None,
+        expires_unix_ms,
+        state: LeaseState::Active,
+    }
 }
 
 /// One run being carried.
@@ -198,6 +236,18 @@ impl Task {
                 None => self.allocate().await?,
                 Some(end) => Went::Never(end),
             },
+            Begin::Turn(lease) => {
+                self.engine.metrics.waited.add(Duration::ZERO);
+                match lease {
+                    None => self.allocate().await?,
+                    Some(lease) => {
+                        let hard = self.plan.contract.allocation.hard_deadline_ms;
+                        self.deadline = Instant::now() + Duration::from_millis(hard);
+                        self.lease = Some(lease);
+                        self.launch().await?
+                    }
+                }
+            }
             Begin::Cached(from, outcome) => return self.end_cached(from, *outcome).await,
             Begin::Adopt(lease) => self.adopt(lease).await?,
             Begin::Settle(lease) => return self.settle(lease).await,
@@ -305,20 +355,8 @@ impl Task {
 
     /// A lease under the next epoch.
     fn new_lease(&self, expires_unix_ms: u64) -> Lease {
-        let epoch = self.pen.epoch().next();
-        // Unique because the run and the epoch are; nothing is hidden behind it.
-        let digest = Digest::of(format!("{}/{}", self.live.run, epoch.0).as_bytes());
-        let mut entropy = [0; 13];
-        entropy.copy_from_slice(&digest.bytes()[..13]);
-        Lease {
-            id: LeaseId::from_entropy(&entropy),
-            run: self.live.run.clone(),
-            worker: self.engine.parts.worker.clone(),
-            epoch,
-            sandbox: None,
-            expires_unix_ms,
-            state: LeaseState::Active,
-        }
+        let worker = self.engine.parts.worker.clone();
+        lease(&self.live.run, self.pen.epoch(), worker, expires_unix_ms)
     }
 
     /// Makes a lease the one that is held.
