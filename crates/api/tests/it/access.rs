@@ -86,7 +86,11 @@ const CASES: &[Case] = &[
     get("/healthz", Key::Nobody),
     get("/readyz", Key::Nobody),
     get("/metrics", Key::Operator),
-    post("/v1/runs", || Some(json!({"argv": ["true"]})), Key::Runner),
+    post(
+        "/v1/runs",
+        || Some(json!({"command": ["true"]})),
+        Key::Runner,
+    ),
     get("/v1/runs", Key::Auditor),
     of_run("GET", "/v1/runs/{run}", Key::Auditor),
     Case {
@@ -118,7 +122,7 @@ const CASES: &[Case] = &[
     get("/v1/tools", Key::Auditor),
     post(
         "/v1/tools",
-        || Some(crate::rig::publication("9.9.9")),
+        || Some(crate::rig::publication("text.more", "9.9.9")),
         Key::Developer,
     ),
     Case {
@@ -181,8 +185,8 @@ const CASES: &[Case] = &[
     Case {
         method: "PUT",
         body: || {
-            let document = json!({"limits": {"timeout": "1m"}, "tools": "inherit"});
-            Some(json!({"scope": "tenant/acme", "document": document.to_string()}))
+            let document = json!({"version": 1, "limits": {"timeout": "1m"}});
+            Some(json!({"scope": "tenant/acme/project/other", "document": document.to_string()}))
         },
         ..get("/v1/policies", Key::Admin)
     },

@@ -104,9 +104,9 @@ impl Drop for Rig {
 }
 
 /// A tool that echoes nothing, as a request to publish it.
-pub(crate) fn publication(version: &str) -> Value {
+pub(crate) fn publication(tool: &str, version: &str) -> Value {
     let manifest = format!(
-        "id: text.echo\nversion: {version}\ndescription: a test\nentrypoint:\n  command: [\"cat\"]\nsandbox:\n  trust: first_party\n"
+        "id: {tool}\nversion: {version}\ndescription: a test\nentrypoint:\n  runtime: command\n  argv: [\"cat\"]\nsandbox:\n  trust: first_party\n"
     );
     json!({ "manifest": manifest })
 }
@@ -237,7 +237,7 @@ impl Rig {
 
     /// Passes a directory as a local caller does.
     pub(crate) fn pass(&self, ticket: &str, directory: OwnedFd) {
-        let mode = leasehold_core::spec::WorkspaceMode::ReadOnly;
+        let mode = leasehold_core::spec::WorkspaceMode::Clone;
         self.directories
             .offer(ticket.into(), directory, mode)
             .unwrap();
@@ -271,14 +271,29 @@ impl Rig {
             )
             .await;
         assert_eq!(made.status, StatusCode::CREATED, "{}", made.text());
+        let document = json!({
+            "version": 1,
+            "allow": {
+                "tools": "inherit", "commands": "inherit", "permissions": [], "egress": [],
+                "credentials": [], "workspaces": "inherit", "trust": "inherit",
+                "backends": "inherit", "placement": "inherit",
+            },
+            "trust": { "commands": "first_party", "tools": { "text.*": "first_party" } },
+        });
+        let policy = json!({ "scope": format!("tenant/{name}"), "document": document.to_string() });
+        let set = self
+            .call("PUT", "/v1/policies", operator, Some(policy))
+            .await;
+        assert_eq!(set.status, StatusCode::OK, "{}", set.text());
         let (_, admin) = self.key(name, "admin").await;
         let developer = self.key(name, "developer").await.1;
+        let tool = format!("text.{name}");
         let published = self
             .call(
                 "POST",
                 "/v1/tools",
                 Some(&developer),
-                Some(publication("1.0.0")),
+                Some(publication(&tool, "1.0.0")),
             )
             .await;
         assert_eq!(
@@ -287,7 +302,7 @@ impl Rig {
             "{}",
             published.text()
         );
-        let body = json!({ "argv": ["sh", "-c", "mkdir out && printf mine > out/a && ln -s /etc/passwd out/link"], "artifacts": ["out/*"] });
+        let body = json!({ "command": ["sh", "-c", "mkdir out && printf mine > out/a && ln -s /etc/passwd out/link"], "artifacts": ["out/*"] });
         let ran = self
             .call("POST", "/v1/runs?wait=cleanup", Some(&admin), Some(body))
             .await;
@@ -299,7 +314,7 @@ impl Rig {
             spare_key: self.key(name, "runner").await.0,
             admin,
             run: ran.json()["run"].as_str().unwrap().to_owned(),
-            tool: "text.echo".to_owned(),
+            tool,
         }
     }
 

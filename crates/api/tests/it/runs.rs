@@ -25,7 +25,7 @@ fn events(text: &str) -> Vec<(String, Value, String)> {
 async fn a_synchronous_run_is_answered_with_its_end_and_output() {
     let rig = Rig::new().await;
     let key = Some(rig.operator.as_str());
-    let body = json!({"argv": ["sh", "-c", r"printf 'out\000\377\n'; printf 'err\n' >&2"]});
+    let body = json!({"command": ["sh", "-c", r"printf 'out\000\377\n'; printf 'err\n' >&2"]});
     let answer = rig.call("POST", "/v1/runs", key, Some(body)).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     let view = answer.json();
@@ -44,7 +44,7 @@ async fn a_bare_command_that_fails_is_no_error_and_a_missing_one_says_so() {
     let rig = Rig::new().await;
     let key = Some(rig.operator.as_str());
     let failed = rig
-        .call("POST", "/v1/runs", key, Some(json!({"argv": ["false"]})))
+        .call("POST", "/v1/runs", key, Some(json!({"command": ["false"]})))
         .await;
     assert_eq!(failed.status, StatusCode::OK);
     assert_eq!(
@@ -52,7 +52,7 @@ async fn a_bare_command_that_fails_is_no_error_and_a_missing_one_says_so() {
         json!({"kind": "exit", "code": 1})
     );
     assert_eq!(failed.json()["error"], Value::Null);
-    let body = json!({"argv": ["sh", "-c", "echo before; exec sleep 600"], "limits": {"timeout": "50ms", "grace": "10ms"}});
+    let body = json!({"command": ["sh", "-c", "echo before; exec sleep 600"], "limits": {"timeout": "50ms", "grace": "10ms"}});
     let late = rig.call("POST", "/v1/runs", key, Some(body)).await;
     assert_eq!(late.status, StatusCode::GATEWAY_TIMEOUT, "{}", late.text());
     assert_eq!(late.json()["error"]["code"], "timeout");
@@ -64,7 +64,7 @@ async fn p69_one_key_is_one_run_and_another_body_a_conflict() {
     let rig = Rig::new().await;
     let key = Some(rig.operator.as_str());
     let create = |argv: &'static str| {
-        let body = Some(json!({ "argv": [argv] }));
+        let body = Some(json!({ "command": [argv] }));
         rig.with(
             "POST",
             "/v1/runs",
@@ -90,7 +90,7 @@ async fn p69_one_key_is_one_run_and_another_body_a_conflict() {
     assert_eq!(other.status, StatusCode::CONFLICT, "{}", other.text());
     assert_eq!(other.json()["error"]["code"], "conflict");
     // The control: without the key each is a run of its own.
-    let body = Some(json!({"argv": ["true"]}));
+    let body = Some(json!({"command": ["true"]}));
     let own = rig.call("POST", "/v1/runs", key, body).await.json();
     assert_ne!(own["run"], first);
 }
@@ -99,8 +99,11 @@ async fn p69_one_key_is_one_run_and_another_body_a_conflict() {
 async fn a_stream_has_one_end_and_goes_on_from_any_event() {
     let rig = Rig::new().await;
     let key = Some(rig.operator.as_str());
-    let body = json!({"argv": ["sh", "-c", r"printf 'out\000\377\n'; printf 'err\n' >&2"]});
-    let ran = rig.call("POST", "/v1/runs", key, Some(body)).await.json();
+    let body = json!({"command": ["sh", "-c", r"printf 'out\000\377\n'; printf 'err\n' >&2"]});
+    let ran = rig
+        .call("POST", "/v1/runs?wait=cleanup", key, Some(body))
+        .await
+        .json();
     let path = format!("/v1/runs/{}/events", ran["run"].as_str().unwrap());
     let whole = rig.call("GET", &path, key, None).await;
     assert_eq!(whole.headers["content-type"], "text/event-stream");
@@ -132,8 +135,7 @@ async fn a_stream_has_one_end_and_goes_on_from_any_event() {
 async fn a_cancelled_run_says_by_whom_and_again_is_no_error() {
     let rig = Rig::new().await;
     let key = Some(rig.operator.as_str());
-    let body =
-        json!({"argv": ["sh", "-c", "echo before; exec sleep 600"], "limits": {"grace": "10ms"}});
+    let body = json!({"command": ["sh", "-c", "echo before; exec sleep 600"], "limits": {"grace": "10ms"}});
     let begun = rig
         .call("POST", "/v1/runs?wait=none", key, Some(body))
         .await;
@@ -164,15 +166,16 @@ async fn a_directory_comes_beside_the_request_and_is_used_once() {
     let key = Some(rig.operator.as_str());
     rig.pass("ticket", std::fs::File::open("/tmp").unwrap().into());
     let headers = [("leasehold-directory", "ticket")];
-    let body = || Some(json!({"argv": ["true"]}));
+    let body = || Some(json!({"command": ["true"]}));
+    // The fake backend has no directories, and says which mode it lacks.
     let ran = rig.with("POST", "/v1/runs", key, body(), &headers).await;
-    assert_eq!(ran.status, StatusCode::OK, "{}", ran.text());
-    let run = ran.json()["run"].as_str().unwrap().to_owned();
-    let contract = rig
-        .call("GET", &format!("/v1/runs/{run}/contract"), key, None)
-        .await
-        .json();
-    assert_eq!(contract["workspace"]["mode"], "read_only");
+    assert_eq!(
+        ran.status,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "{}",
+        ran.text()
+    );
+    assert!(ran.text().contains("the mode `clone`"), "{}", ran.text());
     let again = rig.with("POST", "/v1/runs", key, body(), &headers).await;
     assert_eq!(again.status, StatusCode::BAD_REQUEST, "{}", again.text());
 }
@@ -183,7 +186,7 @@ async fn pages_follow_each_other_without_gap_or_repetition() {
     let key = Some(rig.operator.as_str());
     let mut made = Vec::new();
     for _ in 0..7 {
-        let body = Some(json!({"argv": ["true"]}));
+        let body = Some(json!({"command": ["true"]}));
         let ran = rig.call("POST", "/v1/runs", key, body).await.json();
         made.push(ran["run"].as_str().unwrap().to_owned());
     }

@@ -109,25 +109,34 @@ async fn p68_what_a_request_may_not_say_is_named() {
     let rig = Rig::new().await;
     let key = Some(rig.operator.as_str());
     let cases = [
-        (json!({"argv": []}), "argv"),
-        (json!({}), "argv"),
-        (json!({"argv": ["true"], "mounts": ["/"]}), "mounts"),
-        (json!({"argv": ["true"], "privileged": true}), "privileged"),
-        (json!({"argv": ["true"], "user": "root"}), "user"),
+        (json!({"command": []}), "command"),
+        (json!({}), "command"),
+        (json!({"command": ["true"], "mounts": ["/"]}), "mounts"),
         (
-            json!({"argv": ["true"], "env": {"LD_PRELOAD": "/x"}}),
+            json!({"command": ["true"], "privileged": true}),
+            "privileged",
+        ),
+        (json!({"command": ["true"], "user": "root"}), "user"),
+        (
+            json!({"command": ["true"], "env": {"LD_PRELOAD": "/x"}}),
             "LD_PRELOAD",
         ),
         (
-            json!({"argv": ["true"], "limits": {"memory": -1}}),
+            json!({"command": ["true"], "limits": {"memory": -1}}),
             "memory",
         ),
         (
-            json!({"argv": ["true"], "limits": {"memory": "12X"}}),
+            json!({"command": ["true"], "limits": {"memory": "12X"}}),
             "memory",
         ),
-        (json!({"argv": ["true"], "limits": {"pids": 1.5}}), "pids"),
-        (json!({"argv": ["true"], "isolation": "none"}), "isolation"),
+        (
+            json!({"command": ["true"], "limits": {"pids": 1.5}}),
+            "pids",
+        ),
+        (
+            json!({"command": ["true"], "isolation": "none"}),
+            "isolation",
+        ),
         (json!({"tool": "../x", "input": {}}), "tool"),
     ];
     for (body, field) in cases {
@@ -145,7 +154,7 @@ async fn p68_what_a_request_may_not_say_is_named() {
             "{body}: {error}"
         );
     }
-    let stronger = json!({"argv": ["true"], "isolation": "gvisor"});
+    let stronger = json!({"command": ["true"], "isolation": "gvisor"});
     let answer = rig.call("POST", "/v1/runs", key, Some(stronger)).await;
     assert_eq!(
         answer.status,
