@@ -244,12 +244,13 @@ pub(crate) fn policy(command: &PolicyCommand) -> Result<u8, Fault> {
             let list: Value = daemon()?.1.get("/v1/policies")?;
             told(&list, *json, |list| {
                 let rows = rows(list, "policies").map(|policy| {
-                    let at = policy["published_unix_ms"]
-                        .as_u64()
-                        .map_or_else(String::new, when);
-                    [text(&policy["scope"]), text(&policy["version"]), at]
+                    let version = match policy["version"].as_u64() {
+                        Some(0) => "built in".to_owned(),
+                        _ => text(&policy["version"]),
+                    };
+                    [text(&policy["scope"]), version, text(&policy["digest"])]
                 });
-                table::lines(["SCOPE", "VERSION", "SINCE"], rows.collect())
+                table::lines(["SCOPE", "VERSION", "DIGEST"], rows.collect())
             })
         }
         PolicyCommand::Show {

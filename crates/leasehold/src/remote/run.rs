@@ -148,7 +148,7 @@ fn body(
         }
         None => {
             body.insert(
-                "argv".into(),
+                "command".into(),
                 json!(request::texts(&flags.command, "command")?),
             );
             if let Some((name, stdin)) = stdin(flags, caller)? {
