@@ -15,10 +15,14 @@ fn open(dir: &Path) -> Arc<dyn Store> {
     Arc::new(SqliteStore::open(Options::new(dir)).unwrap())
 }
 
-/// The child of the test below, on a disk of 40 MiB. By itself it says so and does nothing.
+/// The child of the test below, on a disk of 40 MiB. By itself it sees the reserve set aside.
 #[tokio::test]
 async fn on_a_small_disk() {
     let Some((_, dir)) = child::role() else {
+        let scratch = Scratch::new();
+        let _store = open(scratch.path());
+        let reserve = std::fs::metadata(scratch.path().join("store.reserve")).unwrap();
+        assert_eq!(reserve.len(), 8 << 20);
         return;
     };
     let world = World::new(open(&dir));
