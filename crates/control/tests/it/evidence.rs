@@ -13,8 +13,8 @@ use leasehold_core::tenant::Role;
 use crate::world::{Draft, World, sealed, who};
 
 fn trust(world: &World) -> Trust {
-    let signer = world.parts(1).sealer.keys().signer().unwrap();
-    Trust::Pinned([signer].into())
+    let signer = world.parts(1).sealer.keys().signer();
+    Trust::Pinned(signer.into_iter().collect())
 }
 
 #[tokio::test(flavor = "multi_thread")]
