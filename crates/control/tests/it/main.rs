@@ -1,8 +1,20 @@
 //! Tests of the control plane through its public face, over the real store in a scratch directory.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "all of it is test code"
+)]
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "all of it is test code"
+)]
+
 mod admin;
-mod evidence;
 mod engine;
+mod evidence;
 mod keys;
 mod process;
 mod remote;

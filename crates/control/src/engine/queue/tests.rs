@@ -298,13 +298,8 @@ fn no_cap_is_ever_exceeded_and_nobody_starves() {
         }
         assert!(waiting.is_empty(), "seed {seed}: {} starved", waiting.len());
         assert_eq!(world.queue.held(), 0);
-        assert!(
-            world
-                .queue
-                .depths()
-                .iter()
-                .all(|(_, queued, running)| queued + running == 0)
-        );
+        let empty = |(_, queued, running): &(Name, u32, u32)| queued + running == 0;
+        assert!(world.queue.depths().iter().all(empty));
     }
 }
 
