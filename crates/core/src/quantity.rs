@@ -124,7 +124,7 @@ pub fn write_bytes(bytes: u64) -> String {
 #[must_use]
 pub fn write_millis(millis: u64) -> String {
     for (unit, scale) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
-        if millis != 0 && millis % scale == 0 {
+        if millis != 0 && millis.is_multiple_of(scale) {
             return format!("{}{unit}", millis / scale);
         }
     }

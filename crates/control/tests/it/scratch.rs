@@ -12,12 +12,12 @@ use leasehold_store::sqlite::{Options, SqliteStore};
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Now, in these tests.
-pub const NOW: u64 = 1_700_000_000_000;
+pub(crate) const NOW: u64 = 1_700_000_000_000;
 
 /// A store with the tenant `default`, its operator, and a tenant `acme`.
-pub struct Scratch {
-    pub store: SqliteStore,
-    pub operator: Principal,
+pub(crate) struct Scratch {
+    pub(crate) store: SqliteStore,
+    pub(crate) operator: Principal,
     dir: PathBuf,
 }
 
@@ -28,7 +28,7 @@ impl Drop for Scratch {
 }
 
 /// Entropy that is never the same.
-pub fn entropy() -> KeyEntropy {
+pub(crate) fn entropy() -> KeyEntropy {
     let count = COUNT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
     let mut id = [0; 13];
     let mut secret = [0; 32];
@@ -37,11 +37,11 @@ pub fn entropy() -> KeyEntropy {
     KeyEntropy { id, secret }
 }
 
-pub fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::parse(text).unwrap()
 }
 
-pub fn order(tenant: &str, role: Role) -> KeyOrder {
+pub(crate) fn order(tenant: &str, role: Role) -> KeyOrder {
     KeyOrder {
         tenant: Some(name(tenant)),
         project: name("default"),
@@ -53,7 +53,7 @@ pub fn order(tenant: &str, role: Role) -> KeyOrder {
 }
 
 impl Scratch {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir =
             std::env::temp_dir().join(format!("leasehold-control-{}-{count}", std::process::id()));
@@ -71,7 +71,7 @@ impl Scratch {
     }
 
     /// A new key of a tenant, and who it proves.
-    pub async fn key(&self, tenant: &str, role: Role) -> (Token, Principal) {
+    pub(crate) async fn key(&self, tenant: &str, role: Role) -> (Token, Principal) {
         let order = order(tenant, role);
         let made = keys::create(&self.store, &self.operator, NOW, order, &entropy()).await;
         let (_, token) = made.unwrap();
