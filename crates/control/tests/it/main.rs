@@ -6,12 +6,6 @@
     reason = "all of it is test code"
 )]
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "all of it is test code"
-)]
-
 mod admin;
 mod engine;
 mod evidence;

@@ -79,69 +79,74 @@ pub(crate) struct Draft {
     pub(crate) cache: Option<Digest>,
 }
 
+/// What is promised of a plain run.
+fn contract(tenant: &str, exec: &ExecSpec, limits: &Limits) -> RunContract {
+    RunContract {
+        version: CONTRACT_VERSION,
+        run: RunId::from_entropy(&entropy()),
+        tenant: name(tenant),
+        project: name("default"),
+        principal: name("ann"),
+        role: Role::Runner,
+        key: KeyId::from_entropy(&[1; 13]),
+        tool: None,
+        manifest: None,
+        argv: exec.argv.clone(),
+        env_names: Vec::new(),
+        cwd: None,
+        input: None,
+        selected: Selected {
+            backend: "fake".to_owned(),
+            isolation: Isolation::Process,
+            nested: None,
+            rootfs: Rootfs::HostSystem,
+            why: Why {
+                preference: Isolation::Process,
+                floor: Isolation::Process,
+                trust: TrustClass::FirstParty,
+                required: Isolation::Process,
+            },
+            reason: "a test said so".to_owned(),
+        },
+        posture: Digest::of(b"posture"),
+        limits: limits.clone(),
+        kill_on_denied: false,
+        workspace: WorkspaceTerms {
+            mode: WorkspaceMode::Ephemeral,
+            content: None,
+            artifacts: exec.artifacts.clone(),
+        },
+        network: NetworkTerms::default(),
+        permissions: Vec::new(),
+        credentials: Vec::new(),
+        allocation: AllocationTerms {
+            hard_deadline_ms: 600_000,
+            idle_timeout_ms: None,
+        },
+        authority: AuthorityTerms {
+            lease_ms: 30_000,
+            credentials_ms: 0,
+        },
+        retention: RetentionTerms {
+            logs_s: 60,
+            artifacts_s: 60,
+            record_s: 600,
+        },
+        policies: Vec::new(),
+        idempotent: false,
+        cacheable: false,
+        priority: 0,
+        max_wait_ms: 60_000,
+    }
+}
+
 impl Draft {
     pub(crate) fn new(tenant: &str, exec: ExecSpec) -> Self {
         let limits = Limits {
             grace_ms: 200,
             ..Limits::default()
         };
-        let contract = RunContract {
-            version: CONTRACT_VERSION,
-            run: RunId::from_entropy(&entropy()),
-            tenant: name(tenant),
-            project: name("default"),
-            principal: name("ann"),
-            role: Role::Runner,
-            key: KeyId::from_entropy(&[1; 13]),
-            tool: None,
-            manifest: None,
-            argv: exec.argv.clone(),
-            env_names: Vec::new(),
-            cwd: None,
-            input: None,
-            selected: Selected {
-                backend: "fake".to_owned(),
-                isolation: Isolation::Process,
-                nested: None,
-                rootfs: Rootfs::HostSystem,
-                why: Why {
-                    preference: Isolation::Process,
-                    floor: Isolation::Process,
-                    trust: TrustClass::FirstParty,
-                    required: Isolation::Process,
-                },
-                reason: "a test said so".to_owned(),
-            },
-            posture: Digest::of(b"posture"),
-            limits: limits.clone(),
-            kill_on_denied: false,
-            workspace: WorkspaceTerms {
-                mode: WorkspaceMode::Ephemeral,
-                content: None,
-                artifacts: exec.artifacts.clone(),
-            },
-            network: NetworkTerms::default(),
-            permissions: Vec::new(),
-            credentials: Vec::new(),
-            allocation: AllocationTerms {
-                hard_deadline_ms: 600_000,
-                idle_timeout_ms: None,
-            },
-            authority: AuthorityTerms {
-                lease_ms: 30_000,
-                credentials_ms: 0,
-            },
-            retention: RetentionTerms {
-                logs_s: 60,
-                artifacts_s: 60,
-                record_s: 600,
-            },
-            policies: Vec::new(),
-            idempotent: false,
-            cacheable: false,
-            priority: 0,
-            max_wait_ms: 60_000,
-        };
+        let contract = contract(tenant, &exec, &limits);
         Self {
             contract,
             start: Start {
