@@ -33,7 +33,8 @@ pub(crate) fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-fn quoted(word: &str) -> String {
+/// A word as a shell would need it.
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -1,10 +1,12 @@
-//! `cargo xtask demo`: what it is, in two runs that a person can repeat by hand.
+//! `cargo xtask demo`: what it is, in steps that a person can repeat by hand.
 //!
 //! Its records and sockets are in the target folder, so that trying it changes nothing else.
 
+mod service;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -15,7 +17,7 @@ use crate::{setup, step, tree};
 /// Exit status that says a limit ended the command.
 const LIMIT_ENDED_IT: i32 = 137;
 
-/// Installs what is missing, builds, and runs the two examples.
+/// Installs what is missing, builds, and runs the examples, alone and as a service.
 ///
 /// # Errors
 /// When building fails or an example does not end as it should.
@@ -31,6 +33,7 @@ pub(crate) fn run() -> Result<Tally> {
     demo.job(&mut tally)?;
     demo.hog(&mut tally)?;
     demo.call(&["stop"])?;
+    service::run(&demo, &mut tally)?;
     Ok(tally)
 }
 
@@ -131,18 +134,10 @@ impl Demo {
 
     /// Prints and runs one command line; returns its status.
     fn call(&self, words: &[&str]) -> Result<i32> {
-        let mut command = Command::new(tree::target().join("debug/leasehold"));
-        command.args(words);
-        println!(
-            "\n$ leasehold{}",
-            step::shown(&command)
-                .split_once("leasehold")
-                .map_or("", |(_, rest)| rest)
-        );
+        let mut command = self.command(words);
+        let words: Vec<String> = words.iter().map(|word| step::quoted(word)).collect();
+        println!("\n$ leasehold {}", words.join(" "));
         let status = command
-            .env("LEASEHOLD_STATE_DIR", self.folder.join("state"))
-            .env("LEASEHOLD_RUN_DIR", self.folder.join("run"))
-            .current_dir(tree::root())
             .stdin(Stdio::null())
             .status()
             .context("start leasehold")?;
