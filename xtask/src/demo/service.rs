@@ -39,7 +39,7 @@ pub(super) fn run(demo: &Demo, tally: &mut Tally) -> Result<()> {
         "policy",
         "set",
         "tenant/default",
-        "examples/tools/policy.yaml",
+        "examples/policy.yaml",
     ])?;
     demo.good(&["tool", "publish", "examples/tools/wordcount"])?;
     demo.good(&["tool", "publish", "examples/tools/linecheck"])?;
