@@ -1,8 +1,8 @@
 //! Every environment variable that Leasehold reads. Nothing else may read one.
 //!
 //! `leasehold --help` prints this table, and tidy compares it with the documentation.
-//! Builds with debug assertions also read `LEASEHOLD_HOLD` and `LEASEHOLD_FAULT`, for tests: they hold a run at
-//! a stage, or make a step of removal fail.
+//! Builds with debug assertions also read `LEASEHOLD_HOLD`, `LEASEHOLD_FAULT` and `LEASEHOLD_DIE`, for tests: they
+//! hold a run at a stage, make a step of removal fail, or end the daemon at a write.
 
 use std::ffi::{OsStr, OsString};
 
