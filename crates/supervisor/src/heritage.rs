@@ -121,9 +121,7 @@ pub(crate) fn raise(resource: Resource) -> Option<u64> {
         maximum: None,
     };
     let found = getrlimit(resource);
-    if found.current.is_none() {
-        return None;
-    }
+    found.current?;
     if setrlimit(resource, none).is_ok() {
         return None;
     }

@@ -18,10 +18,13 @@ use crate::request::RunRequest;
 /// How long what the backends said of this host is believed.
 const BELIEVED: Duration = Duration::from_secs(30);
 
+/// What the backends said, and when on the clock of this process.
+type Held = (Duration, Arc<Vec<Offer>>);
+
 /// What the backends offer, asked again every so often.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Offers {
-    held: Arc<Mutex<Option<(Duration, Arc<Vec<Offer>>)>>>,
+    held: Arc<Mutex<Option<Held>>>,
 }
 
 impl Offers {

@@ -65,8 +65,8 @@ impl Entry {
             links: u64::from(seen.st_nlink),
             place: (seen.st_dev, seen.st_ino),
             size: seen.st_size,
-            modified: (seen.st_mtime, seen.st_mtime_nsec as u64),
-            changed: (seen.st_ctime, seen.st_ctime_nsec as u64),
+            modified: (seen.st_mtime, u64::from(seen.st_mtime_nsec)),
+            changed: (seen.st_ctime, u64::from(seen.st_ctime_nsec)),
             content,
         }
     }
