@@ -242,6 +242,9 @@ pub(crate) struct LogsFlags {
     /// Standard error instead of standard output
     #[arg(long)]
     pub(crate) stderr: bool,
+    /// Go on until the run is over
+    #[arg(short = 'f', long)]
+    pub(crate) follow: bool,
     /// Bytes as they are, even on a terminal
     #[arg(long)]
     pub(crate) raw: bool,
@@ -332,7 +335,7 @@ pub(crate) struct BenchFlags {
     /// Seconds of the sustained part
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) sustain: u32,
-    /// Only these parts: latency, concurrency, sustain, memory, python, sweep
+    /// Only these parts: latency, service, concurrency, sustain, memory, python, sweep
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// As JSON

@@ -7,11 +7,13 @@ use leasehold_backend::process::client::{Client, ClientError};
 use leasehold_core::spec::WorkspaceMode;
 use leasehold_protocol::supervisor::Request;
 
+use leasehold_supervisor::paths::Paths;
 use leasehold_supervisor::sweep::SweepReport;
 
 use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
 use crate::fault::Fault;
 use crate::run::request;
+use crate::serve::home::Home;
 use crate::{env, place, voice};
 
 /// The static program that every sandbox begins as.
@@ -86,18 +88,33 @@ pub(crate) fn stop_it(mut client: Client) -> Result<(), Fault> {
 /// # Errors
 /// When nothing could be looked at. What could not be removed is told, with status 125.
 pub(crate) fn sweep(flags: &SweepFlags) -> Result<u8, Fault> {
-    let report = leasehold_supervisor::sweep::sweep(&place::paths()?, flags.dry_run)
-        .map_err(|error| Fault::host("cannot sweep").because(&error))?;
+    let paths = place::paths()?;
+    let own = swept(&paths, flags.dry_run)?;
+    // A daemon's sandboxes belong to a supervisor of its own.
+    let worker = Home::within(&paths).worker();
+    let service = match worker.state().exists() {
+        true => Some(swept(&worker, flags.dry_run)?),
+        false => None,
+    };
     if flags.json {
-        voice::json(&report)?;
+        voice::json(&serde_json::json!({ "alone": own, "service": service }))?;
     } else {
-        voice::data(told(&report).as_bytes())?;
+        voice::data(told(&own).as_bytes())?;
+        if let Some(service) = &service {
+            voice::data(format!("of the service: {}", told(service)).as_bytes())?;
+        }
     }
-    Ok(if report.dry_run || report.clean() {
+    let good = |report: &SweepReport| report.dry_run || report.clean();
+    Ok(if good(&own) && service.as_ref().is_none_or(good) {
         0
     } else {
         125
     })
+}
+
+fn swept(paths: &Paths, dry_run: bool) -> Result<SweepReport, Fault> {
+    leasehold_supervisor::sweep::sweep(paths, dry_run)
+        .map_err(|error| Fault::host("cannot sweep").because(&error))
 }
 
 /// A sweep in words.

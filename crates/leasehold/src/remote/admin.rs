@@ -57,7 +57,7 @@ pub(crate) fn tool(command: &ToolCommand) -> Result<u8, Fault> {
         }
         ToolCommand::Ls { json } => {
             let list: Value = daemon()?.1.get("/v1/tools")?;
-            told(&list, *json, |list| tools(list))
+            told(&list, *json, tools)
         }
         ToolCommand::Show { tool, json } => {
             let path = format!("/v1/tools/{}", tool_path(tool)?);

@@ -5,6 +5,7 @@
 
 pub(crate) mod admin;
 mod directory;
+pub(crate) mod look;
 pub(crate) mod proof;
 pub(crate) mod run;
 pub(crate) mod runs;

@@ -91,7 +91,8 @@ pub(crate) fn ps(flags: &PsFlags) -> Result<u8, Fault> {
     Ok(0)
 }
 
-fn end_of(run: &Value) -> Option<EndReason> {
+/// Why a run is over, if it is.
+pub(super) fn end_of(run: &Value) -> Option<EndReason> {
     serde_json::from_value(run["outcome"]["end"].clone()).ok()
 }
 
@@ -242,8 +243,8 @@ pub(crate) struct Printer {
 impl Reader for Printer {
     fn frame(&mut self, frame: &Frame) -> Result<(), Fault> {
         match frame.event.as_str() {
-            "stdout" if self.print => voice::data(&bytes(&frame.data)?),
-            "stderr" if self.print => voice::error_data(&bytes(&frame.data)?),
+            "stdout" if self.print => voice::data(&output_bytes(&frame.data)?),
+            "stderr" if self.print => voice::error_data(&output_bytes(&frame.data)?),
             "progress" if self.talk => {
                 voice::note(&format!("progress {}", clean(&frame.data.to_string())));
                 Ok(())
@@ -258,7 +259,10 @@ impl Reader for Printer {
 }
 
 /// The bytes of an output event.
-fn bytes(data: &Value) -> Result<Vec<u8>, Fault> {
+///
+/// # Errors
+/// When they are no base 64.
+pub(super) fn output_bytes(data: &Value) -> Result<Vec<u8>, Fault> {
     if let Some(text) = data["text"].as_str() {
         return Ok(text.as_bytes().to_vec());
     }
@@ -276,7 +280,7 @@ mod tests {
 
     impl Reader for Seen {
         fn frame(&mut self, frame: &Frame) -> Result<(), Fault> {
-            self.0.extend(bytes(&frame.data)?);
+            self.0.extend(output_bytes(&frame.data)?);
             Ok(())
         }
     }

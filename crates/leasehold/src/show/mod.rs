@@ -9,7 +9,8 @@ mod table;
 
 pub(crate) use table::when;
 
-use std::io::{IsTerminal, Read};
+use std::io::Read;
+use std::time::Duration;
 
 use leasehold_core::id::RunId;
 use leasehold_core::record::RunRecord;
@@ -18,12 +19,14 @@ use leasehold_supervisor::records::Records;
 
 use crate::cli::{LogsFlags, RunsFlags, ShowFlags};
 use crate::fault::Fault;
-use crate::run::screen::Screen;
+use crate::remote::look;
 use crate::run::{Whole, open_log};
 use crate::{place, voice};
 
 /// Bytes of a log that are read at once.
 const PIECE: usize = 64 << 10;
+/// Pause between two looks at a log that grows.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Opens the records.
 ///
@@ -95,7 +98,14 @@ fn settled(paths: &Paths, run: &RunId) -> Result<RunRecord, Fault> {
 /// `leasehold show`.
 pub(crate) fn show(flags: &ShowFlags) -> Result<u8, Fault> {
     let paths = place::paths()?;
-    let run = find(&paths, &flags.run)?;
+    let run = match find(&paths, &flags.run) {
+        Ok(run) => run,
+        Err(fault) => {
+            let of_daemon = look::find(&paths, &flags.run)?;
+            let (remote, run) = of_daemon.ok_or(fault)?;
+            return look::show(&remote, &run, flags);
+        }
+    };
     let record = settled(&paths, &run)?;
     let status = record.end.as_ref().map_or(0, |end| end.cli_status());
     if flags.json {
@@ -132,7 +142,14 @@ pub(crate) fn runs(flags: &RunsFlags) -> Result<u8, Fault> {
 /// `leasehold logs`.
 pub(crate) fn logs(flags: &LogsFlags) -> Result<u8, Fault> {
     let paths = place::paths()?;
-    let run = find(&paths, &flags.run)?;
+    let run = match find(&paths, &flags.run) {
+        Ok(run) => run,
+        Err(fault) => {
+            let of_daemon = look::find(&paths, &flags.run)?;
+            let (remote, run) = of_daemon.ok_or(fault)?;
+            return look::logs(&remote, &run, flags);
+        }
+    };
     let name = if flags.stderr { "stderr" } else { "stdout" };
     if let Some(at) = read(&paths, &run)?.pruned_unix_ms {
         let when = table::when(at);
@@ -144,26 +161,23 @@ pub(crate) fn logs(flags: &LogsFlags) -> Result<u8, Fault> {
         )));
     }
     let mut log = open_log(&paths, &run, name)?;
-    let mut screen = (!flags.raw && std::io::stdout().is_terminal()).then(Screen::default);
+    let mut out = look::Out::new(flags.raw);
     let mut piece = vec![0; PIECE];
-    let mut shown = Vec::new();
     loop {
-        let got = log
-            .read(&mut piece)
-            .map_err(|error| Fault::host("cannot read the log").because(&error))?;
-        match &mut screen {
-            None => voice::data(&piece[..got])?,
-            Some(screen) => {
-                shown.clear();
-                screen.pass(&piece[..got], &mut shown);
-                if got == 0 {
-                    screen.finish(&mut shown);
-                }
-                voice::data(&shown)?;
+        // Looked at first: what is written before the end is in the log when the end is on record.
+        let over = settled(&paths, &run)?.end.is_some();
+        loop {
+            let got = log
+                .read(&mut piece)
+                .map_err(|error| Fault::host("cannot read the log").because(&error))?;
+            if got == 0 {
+                break;
             }
+            out.write(&piece[..got])?;
         }
-        if got == 0 {
-            return Ok(0);
+        if over || !flags.follow {
+            return out.finish().map(|()| 0);
         }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
