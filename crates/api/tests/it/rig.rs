@@ -88,10 +88,9 @@ pub(crate) struct World {
     pub(crate) globex: Tenant,
 }
 
-/// The control plane and its door.
+/// The door of a control plane.
 pub(crate) struct Rig {
     pub(crate) router: Router,
-    pub(crate) control: Control,
     pub(crate) directories: leasehold_api::Directories,
     pub(crate) operator: String,
     dir: PathBuf,
@@ -159,10 +158,9 @@ impl Rig {
             .reveal()
             .to_owned();
         let directories = leasehold_api::Directories::default();
-        let router = leasehold_api::router(control.clone(), directories.clone());
+        let router = leasehold_api::router(control, directories.clone());
         Self {
             router,
-            control,
             directories,
             operator,
             dir,

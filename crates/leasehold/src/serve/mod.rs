@@ -8,7 +8,6 @@ pub(crate) mod home;
 mod local;
 mod parts;
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,9 +230,7 @@ async fn until_told(
     Ok(())
 }
 
-fn closed(mut ended: tokio::sync::watch::Receiver<bool>) -> impl Future<Output = ()> {
-    async move {
-        // A sender that is gone means the end as well.
-        let _ = ended.wait_for(|ended| *ended).await;
-    }
+async fn closed(mut ended: tokio::sync::watch::Receiver<bool>) {
+    // A sender that is gone means the end as well.
+    let _ = ended.wait_for(|ended| *ended).await;
 }
