@@ -1,6 +1,7 @@
 //! The flags as they are typed. Nothing is decided here: `run::request` makes sense of them.
 
 pub(crate) mod daemon;
+pub(crate) mod help;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,8 +12,11 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold run -- python3 -c 'print(6*7)'
   leasehold run --memory 256M --timeout 30s --workspace . --artifact 'out/*' --out . -- make
-  leasehold show RUN        what happened, after it is gone
-  leasehold sweep           remove what a crash left behind";
+  leasehold show RUN     what happened, after it is gone
+  leasehold serve        the same as a service; then `leasehold run` uses it
+
+Exit status: 0 success; 1 what was checked does not hold; 2 wrong words, names, files or rights;
+125 the host, the daemon or we cannot do it; that of `run` is told in `leasehold run --help`.";
 
 /// Bounded computers on lease: run a command in a sandbox, see how it ended, prove nothing is left.
 #[derive(Debug, Parser)]
@@ -24,19 +28,47 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The subcommands.
+/// The subcommands; `help` says which are shown together.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run one command in a sandbox of its own
+    /// Run one command, or a published tool, in a sandbox of its own
     Run(Box<RunFlags>),
+    /// List the runs made without a daemon, newest first
+    Runs(RunsFlags),
     /// Show the record of a run
     Show(ShowFlags),
-    /// List runs, newest first
-    Runs(RunsFlags),
     /// Print what a run wrote
     Logs(LogsFlags),
     /// Follow a run again, from its first byte or from a later one
     Attach(AttachFlags),
+    /// Export what proves a run
+    Evidence(daemon::EvidenceFlags),
+    /// Check what proves a run, offline, and name each fault
+    Verify(daemon::VerifyFlags),
+    /// Explain a run in words: boundary, identity, state, mediation, trust, cleanup
+    Explain(daemon::ExplainFlags),
+    /// Serve tenants over HTTP: tools, policies, queues, evidence
+    Serve(daemon::ServeFlags),
+    /// List the runs of a daemon, newest first
+    Ps(daemon::PsFlags),
+    /// Ask a daemon to end a run
+    Cancel(daemon::RunArg),
+    /// Check, publish and list the tools of a daemon
+    #[command(subcommand)]
+    Tool(daemon::ToolCommand),
+    /// Check, set and explain the policies of a daemon
+    #[command(subcommand)]
+    Policy(daemon::PolicyCommand),
+    /// Make and list the tenants of a daemon
+    #[command(subcommand)]
+    Tenant(daemon::TenantCommand),
+    /// Make, list and revoke the keys of a daemon
+    #[command(subcommand)]
+    Key(daemon::KeyCommand),
+    /// Make every limit bite on this host, and say what mends those that do not
+    Doctor(DoctorFlags),
+    /// Measure this host beside other runtimes
+    Bench(BenchFlags),
     /// Keep untouched sandboxes parked, so that runs with the same limits start at once
     Pool(Box<PoolFlags>),
     /// Find and remove what no live supervisor owns
@@ -45,37 +77,9 @@ pub(crate) enum Command {
     Prune(PruneFlags),
     /// End the supervisor and every sandbox of it
     Stop,
-    /// Say what is real on this host, breach every limit to see it bite, and how to mend the rest
-    Doctor(DoctorFlags),
-    /// Measure this host against other runtimes
-    Bench(BenchFlags),
-    /// Serve tenants over HTTP: tools, policies, queues, evidence
-    Serve(daemon::ServeFlags),
-    /// List what a daemon runs
-    Ps(daemon::PsFlags),
-    /// Ask a daemon for the end of a run
-    Cancel(daemon::RunArg),
-    /// Export what proves a run
-    Evidence(daemon::EvidenceFlags),
-    /// Check what proves a run, offline, and name each fault
-    Verify(daemon::VerifyFlags),
-    /// Explain a run in words: boundary, identity, state, mediation, trusted parts, cleanup
-    Explain(daemon::ExplainFlags),
-    /// Check, publish and list the tools of a daemon
-    #[command(subcommand)]
-    Tool(daemon::ToolCommand),
-    /// Make and list the tenants of a daemon
-    #[command(subcommand)]
-    Tenant(daemon::TenantCommand),
-    /// Make, list and revoke the keys of a daemon
-    #[command(subcommand)]
-    Key(daemon::KeyCommand),
-    /// Check, set and explain the policies of a daemon
-    #[command(subcommand)]
-    Policy(daemon::PolicyCommand),
     /// Print a completion script for a shell
     Completion {
-        /// bash, elvish, fish, powershell or zsh
+        /// For which shell
         shell: clap_complete::Shell,
     },
     /// The process that parents sandboxes; started by whoever needs it
@@ -290,10 +294,11 @@ pub(crate) struct SweepFlags {
 /// `leasehold prune`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Output, which is both streams and the collected files, goes by age, number of runs and bytes, whichever
-is reached first. The record of a run stays, says when its output went, and goes by a number of its
-own. The newest run keeps both; a run that is not over is not touched. The rule is that of the
-LEASEHOLD_KEEP_ variables (`leasehold --help`); a flag takes the place of one of its bounds.
+Output, which is both streams and the collected files, goes by age, number of runs and bytes,
+whichever is reached first. The record of a run stays, says when its output went, and goes by a
+number of its own. The newest run keeps both; a run that is not over is not touched. The rule is
+that of the LEASEHOLD_KEEP_ variables (`leasehold --help`); a flag takes the place of one of its
+bounds.
 
 Exit status: 125 when something could not be removed.")]
 pub(crate) struct PruneFlags {

@@ -38,6 +38,13 @@ impl Fault {
         Self::new(HOST, message)
     }
 
+    /// Says first what it was about.
+    #[must_use]
+    pub(crate) fn about(mut self, what: impl Into<String>) -> Self {
+        self.chain.insert(0, what.into());
+        self
+    }
+
     /// Appends a cause and all of its own causes.
     #[must_use]
     pub(crate) fn because(mut self, cause: &dyn Error) -> Self {

@@ -20,8 +20,8 @@ mod voice;
 
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
 use fault::Fault;
@@ -30,7 +30,10 @@ fn main() -> ExitCode {
     if is_plain_supervisor() {
         return end(supervise::supervisor(&cli::SupervisorFlags::default()));
     }
-    let cli = match Cli::try_parse() {
+    let parsed = cli::help::command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
@@ -86,7 +89,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
         Command::Bench(flags) => bench::main(&flags),
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+            clap_complete::generate(shell, &mut cli::help::command(), "leasehold", &mut script);
             voice::data(&script).map(|()| 0)
         }
         Command::Serve(flags) => serve::main(&flags),

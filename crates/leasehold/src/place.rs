@@ -38,6 +38,22 @@ pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
     ))
 }
 
+/// Makes the directories, closed to everybody else.
+///
+/// # Errors
+/// When one cannot be made, or belongs to or is open to somebody else.
+pub(crate) fn make(paths: &Paths) -> Result<(), Fault> {
+    paths.create().map_err(|error| {
+        Fault::host("cannot use the directories")
+            .because(&error)
+            .hint(format!(
+                "`{}` and `{}` name others",
+                env::STATE_DIR.name,
+                env::RUN_DIR.name
+            ))
+    })
+}
+
 /// Connects to the supervisor, or makes the directories and starts it.
 ///
 /// # Errors
@@ -46,9 +62,7 @@ pub(crate) fn connect_or_start(paths: &Paths) -> Result<Client, Fault> {
     // The supervisor reads it; here its refusal is heard.
     env::scope_wanted()?;
     env::retention()?;
-    paths
-        .create()
-        .map_err(|error| Fault::host("cannot use the directories").because(&error))?;
+    make(paths)?;
     Client::connect_or_start(&endpoint(paths)?).map_err(client_fault)
 }
 

@@ -62,7 +62,7 @@ fn rule(flags: &PruneFlags, rule: Retention) -> Result<Retention, Fault> {
     let mut rule = rule;
     if let Some(text) = &flags.older_than {
         rule.age = parse_duration(text)
-            .map_err(|error| Fault::usage("cannot read `--older-than`").because(&error))?;
+            .map_err(|error| Fault::usage(format!("`--older-than`: {error}")))?;
     }
     if let Some(text) = &flags.keep {
         let count = text

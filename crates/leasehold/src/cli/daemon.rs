@@ -42,7 +42,7 @@ pub(crate) struct ServeFlags {
 /// What names a run of a daemon.
 #[derive(Debug, Args)]
 pub(crate) struct RunArg {
-    /// Run id
+    /// Run id, or the beginning of one that no other run shares
     pub(crate) run: String,
     /// As JSON
     #[arg(long)]
@@ -69,7 +69,7 @@ pub(crate) struct PsFlags {
 /// `leasehold evidence`.
 #[derive(Debug, Args)]
 pub(crate) struct EvidenceFlags {
-    /// Run id
+    /// Run id, or the beginning of one that no other run shares
     pub(crate) run: String,
     /// File to write [default: standard output]
     #[arg(short = 'o', long, value_name = "FILE")]
@@ -184,8 +184,9 @@ pub(crate) enum KeyCommand {
     Create {
         /// Whose: the person or program
         principal: String,
-        /// auditor, runner, developer, admin or operator
+        /// What it may do
         #[arg(long, value_name = "ROLE", default_value = "runner")]
+        #[arg(value_parser = ["auditor", "runner", "developer", "admin", "operator"])]
         role: String,
         /// Tenant [default: your own]
         #[arg(long, value_name = "NAME")]

@@ -25,6 +25,12 @@ fn told(value: &Value, as_json: bool, table: impl FnOnce(&Value) -> String) -> R
     Ok(0)
 }
 
+/// Puts the name that was typed before what the daemon said of it.
+fn about(name: &str) -> impl FnOnce(Fault) -> Fault {
+    let name = format!("`{}`", clean(name));
+    move |fault| fault.about(name)
+}
+
 fn rows<'a>(value: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
     value[list].as_array().into_iter().flatten()
 }
@@ -61,7 +67,7 @@ pub(crate) fn tool(command: &ToolCommand) -> Result<u8, Fault> {
         }
         ToolCommand::Show { tool, json } => {
             let path = format!("/v1/tools/{}", tool_path(tool)?);
-            let shown: Value = daemon()?.1.get(&path)?;
+            let shown = daemon()?.1.get(&path).map_err(about(tool))?;
             match tool.contains('@') || *json {
                 true => voice::json(&shown).map(|()| 0),
                 false => told(&shown, false, tools),
@@ -107,7 +113,8 @@ fn set_state(tool: &str, state: &str, why: &Option<String>) -> Result<u8, Fault>
     }
     let path = format!("/v1/tools/{}/state", tool_path(tool)?);
     let body = json!({ "state": state, "note": why });
-    let changed: Value = daemon()?.1.send("PUT", &path, &body)?;
+    let changed = daemon()?.1.send("PUT", &path, &body);
+    let changed: Value = changed.map_err(about(tool))?;
     told(&changed, false, |changed| {
         format!(
             "{} is {}\n",
@@ -126,7 +133,8 @@ pub(crate) fn tenant(command: &TenantCommand) -> Result<u8, Fault> {
     let suspend = |name: &str, suspended: bool| -> Result<u8, Fault> {
         let path = format!("/v1/tenants/{}/suspended", tool_path(name)?);
         let body = json!({ "suspended": suspended });
-        let tenant: Value = remote.send("PUT", &path, &body)?;
+        let tenant = remote.send("PUT", &path, &body);
+        let tenant: Value = tenant.map_err(about(name))?;
         told(&tenant, false, |tenant| {
             let state = if suspended { "suspended" } else { "active" };
             format!("{} is {state}\n", text(&tenant["name"]))
@@ -134,7 +142,8 @@ pub(crate) fn tenant(command: &TenantCommand) -> Result<u8, Fault> {
     };
     match command {
         TenantCommand::Create { name } => {
-            let made: Value = remote.send("POST", "/v1/tenants", &json!({ "name": name }))?;
+            let made = remote.send("POST", "/v1/tenants", &json!({ "name": name }));
+            let made: Value = made.map_err(about(name))?;
             told(&made, false, |made| {
                 format!("made tenant {}\n", text(&made["name"]))
             })
@@ -177,7 +186,7 @@ pub(crate) fn key(command: &KeyCommand) -> Result<u8, Fault> {
         } => {
             let ttl_ms = ttl.as_deref().map(parse_duration).transpose();
             let ttl_ms = ttl_ms
-                .map_err(|error| Fault::usage(format!("--ttl: {error}")))?
+                .map_err(|error| Fault::usage(format!("`--ttl`: {error}")))?
                 .map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
             let body = json!({
                 "principal": principal, "role": role, "tenant": tenant,
@@ -200,7 +209,8 @@ pub(crate) fn key(command: &KeyCommand) -> Result<u8, Fault> {
         }
         KeyCommand::Revoke { key } => {
             let path = format!("/v1/keys/{}", tool_path(key)?);
-            let gone: Value = remote.send("DELETE", &path, &Value::Null)?;
+            let gone = remote.send("DELETE", &path, &Value::Null);
+            let gone: Value = gone.map_err(about(key))?;
             told(&gone, false, |gone| {
                 format!("revoked {}\n", text(&gone["key"]))
             })

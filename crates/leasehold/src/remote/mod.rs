@@ -278,7 +278,11 @@ impl Remote {
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Fault {
-        Fault::host(format!("the daemon at {} cannot be reached", self.url)).because(error)
+        let fault = Fault::host(format!("the daemon at {} cannot be reached", self.url));
+        match error {
+            ureq::Error::Io(error) => fault.because(error),
+            error => fault.because(error),
+        }
     }
 }
 
@@ -320,7 +324,7 @@ impl From<Refused> for Fault {
             401 => ErrorKind::Unauthenticated,
             403 => ErrorKind::Forbidden,
             404 => ErrorKind::NotFound,
-            409 => ErrorKind::Conflict,
+            409 => ErrorKind::Exists,
             429 => ErrorKind::Quota,
             503 => ErrorKind::NoCapacity,
             504 => ErrorKind::Timeout,
@@ -331,7 +335,12 @@ impl From<Refused> for Fault {
             None => format!("the daemon answered with status {}", refused.status),
         };
         let mut error = PublicError::new(kind, message);
-        if let Some(hint) = refused.error["hint"].as_str() {
+        if kind == ErrorKind::Unauthenticated {
+            error = error.hint(format!(
+                "set `{}` to a key of this daemon; `leasehold key create` makes one",
+                env::API_KEY.name
+            ));
+        } else if let Some(hint) = refused.error["hint"].as_str() {
             error = error.hint(crate::voice::clean(hint));
         }
         error.into()

@@ -63,7 +63,8 @@ fn of_record(paths: &Paths, run: &str) -> Result<Vec<u8>, Fault> {
 /// A file's bytes, or the evidence of a run of that name.
 fn given(what: &str) -> Result<Vec<u8>, Fault> {
     let path = Path::new(what);
-    if !path.exists() {
+    // A run id has neither, so that a file was meant.
+    if !path.exists() && !what.contains(['.', '/']) {
         return bundle(&place::paths()?, what);
     }
     let mut bytes = Vec::new();
@@ -107,24 +108,39 @@ pub(crate) fn verify(flags: &VerifyFlags) -> Result<u8, Fault> {
         }
     };
     let verdict = check(text.trim_ascii_end(), &trust);
-    let clean = Bundle::read(text.trim_ascii_end()).is_ok_and(|bundle| {
-        bundle.events.iter().rev().any(|event| match &event.fact {
-            leasehold_core::event::RunFact::Cleaned { observed } => {
-                observed.clean() || observed.residues.is_empty()
-            }
-            _ => false,
-        })
-    });
-    let good = verdict.holds() && clean;
+    let left = Bundle::read(text.trim_ascii_end())
+        .ok()
+        .and_then(|bundle| left(&bundle));
+    let is_clean = left.as_ref().is_some_and(Vec::is_empty);
     if flags.json {
         let faults: Vec<String> = verdict.faults.iter().map(ToString::to_string).collect();
         voice::json(&json!({
-            "holds": verdict.holds(), "clean": clean, "faults": faults, "notes": verdict.notes,
+            "holds": verdict.holds(), "clean": is_clean, "left": left, "faults": faults,
+            "notes": verdict.notes,
         }))?;
     } else {
-        voice::data(verdict.to_string().as_bytes())?;
+        let mut said = verdict.to_string();
+        for row in left.iter().flatten() {
+            said.push_str(&format!("not clean: {row}\n"));
+        }
+        voice::data(said.as_bytes())?;
     }
-    Ok(if good { 0 } else { 1 })
+    Ok(if verdict.holds() && is_clean { 0 } else { 1 })
+}
+
+/// What was still on the host after the removal, each with what was seen; `None` when nobody looked.
+fn left(bundle: &Bundle) -> Option<Vec<String>> {
+    let observed = bundle
+        .events
+        .iter()
+        .rev()
+        .find_map(|event| match &event.fact {
+            leasehold_core::event::RunFact::Cleaned { observed } => Some(observed),
+            _ => None,
+        })?;
+    let rows = observed.residues.iter().filter(|row| !row.clean);
+    let told = rows.map(|row| format!("{}: {}", clean(&row.resource), clean(&row.detail)));
+    Some(told.collect())
 }
 
 /// The id of a key that is trusted, as typed or in a file.
@@ -134,7 +150,7 @@ fn pinned(text: &str) -> Result<Digest, Fault> {
         false => text.to_owned(),
     };
     Digest::parse(written.trim()).map_err(|error| {
-        Fault::usage(format!("--key `{}`", clean(text)))
+        Fault::usage(format!("`--key` is `{}`", clean(text)))
             .because(&error)
             .hint("`leasehold verify` without --key says which key signed")
     })

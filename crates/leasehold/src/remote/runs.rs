@@ -52,7 +52,10 @@ pub(crate) fn find(remote: &Remote, prefix: &str) -> Result<Option<RunId>, Fault
 pub(crate) fn ps(flags: &PsFlags) -> Result<u8, Fault> {
     let remote = Remote::need(&place::paths()?)?;
     if !(1..=500).contains(&flags.last) {
-        return Err(Fault::usage(format!("--last is {}: 1 to 500", flags.last)));
+        return Err(Fault::usage(format!(
+            "`--last` is {}: allowed is 1 to 500",
+            flags.last
+        )));
     }
     let mut runs = Vec::new();
     let states: &[&str] = match flags.all {
@@ -68,7 +71,12 @@ pub(crate) fn ps(flags: &PsFlags) -> Result<u8, Fault> {
             {
                 format!("&tool={tool}")
             }
-            Some(tool) => return Err(Fault::usage(format!("--tool is `{}`: a name", clean(tool)))),
+            Some(tool) => {
+                return Err(Fault::usage(format!(
+                    "`--tool` is `{}`: a name is needed",
+                    clean(tool)
+                )));
+            }
             None => String::new(),
         };
         let mut page: Value = remote.get(&format!("/v1/runs?limit={}{state}{tool}", flags.last))?;

@@ -9,11 +9,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use leasehold_core::isolation::{Isolation, TrustClass, effective};
-use leasehold_core::limits::{Limit, Limits, OnOutputLimit};
+use leasehold_core::limits::{Limit, LimitError, Limits, OnOutputLimit};
 use leasehold_core::quantity::{self, QuantityError};
-use leasehold_core::spec::{
-    ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode, base_environment,
-};
+use leasehold_core::spec::{ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode, base_environment};
 
 use leasehold_supervisor::collector::export::MayExecute;
 
@@ -90,6 +88,13 @@ pub(crate) fn build(flags: &RunFlags, caller: &Caller<'_>) -> Result<Plan, Fault
     };
     if tty.is_some() && flags.json {
         return Err(Fault::usage("`--tty` and `--json` exclude each other"));
+    }
+    if let Some(directory) = flags.workdir.as_deref()
+        && !directory.starts_with('/')
+    {
+        return Err(Fault::usage(format!(
+            "`--workdir` is {directory:?}: an absolute path inside the sandbox is needed"
+        )));
     }
     let exec = ExecSpec {
         argv: texts(&flags.command, "command")?,
@@ -220,8 +225,25 @@ fn limits(flags: &LimitFlags) -> Result<Limits, Fault> {
     let limits = limits.settled();
     limits
         .check()
-        .map_err(|error| Fault::usage(format!("`--{}`: {error}", error.field)))?;
+        .map_err(|error| Fault::usage(beyond(&error)))?;
     Ok(limits)
+}
+
+/// A limit out of its bounds, in the units in which the flag is typed.
+fn beyond(error: &LimitError) -> String {
+    let typed: fn(u64) -> String = match error.field {
+        "memory" | "disk" | "output-limit" => quantity::write_bytes,
+        "timeout" | "cpu-time" | "grace" => quantity::write_millis,
+        "cpu" => |milli| format!("{}.{:03}", milli / 1_000, milli % 1_000),
+        _ => |count| count.to_string(),
+    };
+    format!(
+        "`--{}` is {}: allowed is {} to {}",
+        error.field,
+        typed(error.value),
+        typed(error.low),
+        typed(error.high)
+    )
 }
 
 fn millis(flag: &str, text: &str) -> Result<u64, Fault> {
@@ -444,11 +466,12 @@ mod tests {
     fn wrong_values_name_flag_and_value() {
         for (flags, words) in [
             (&["--memory=lots"][..], &["--memory", "lots", "512M"][..]),
-            (&["--memory=1"], &["--memory", "8388608"]),
+            (&["--memory=1"], &["--memory", "is 1:", "8M to 1024T"]),
             (&["--cpu=0"], &["--cpu"]),
+            (&["--cpu=0.001"], &["--cpu", "0.001", "0.010 to 1024.000"]),
             (&["--pids=many"], &["--pids", "many"]),
             (&["--pids=0"], &["--pids", "1000000"]),
-            (&["--timeout=0"], &["--timeout"]),
+            (&["--timeout=0"], &["--timeout", "is 0", "1ms"]),
             (&["--on-output-limit=sigh"], &["--on-output-limit", "sigh"]),
             (&["--isolation=jail"], &["--isolation", "jail", "microvm"]),
             (&["--trust=me"], &["--trust", "me"]),
@@ -458,7 +481,7 @@ mod tests {
             (&["--env=NOPE"], &["NOPE"]),
             (&["--env=BAD"], &["--env"]),
             (&["--env==x"], &["env"]),
-            (&["--workdir=x"], &["cwd", "x"]),
+            (&["--workdir=x"], &["--workdir", "x", "absolute"]),
             (&["--artifact=../x"], &["artifact"]),
             (&["--tty"], &["--tty"]),
         ] {

@@ -63,13 +63,13 @@ impl Config {
 
     fn of(flags: &ServeFlags, listen: Option<String>, file: File) -> Result<Self, Fault> {
         let (listen, from) = match (&flags.listen, listen, file.listen) {
-            (Some(text), _, _) => (text.clone(), "--listen"),
-            (None, Some(text), _) => (text, env::LISTEN.name),
+            (Some(text), _, _) => (text.clone(), "`--listen`"),
+            (None, Some(text), _) => (text, "`LEASEHOLD_LISTEN`"),
             (None, None, Some(text)) => (text, "`listen` of the file"),
             (None, None, None) => (format!("127.0.0.1:{PORT}"), "default"),
         };
         let drain = match (&flags.drain, &file.drain) {
-            (Some(text), _) => duration(text, "--drain")?,
+            (Some(text), _) => duration(text, "`--drain`")?,
             (None, Some(text)) => duration(text, "`drain` of the file")?,
             (None, None) => Duration::from_secs(30),
         };
@@ -80,12 +80,14 @@ impl Config {
             .unwrap_or(u32::try_from(cores.saturating_mul(16)).unwrap_or(u32::MAX));
         if !(1..=10_000).contains(&running_max) {
             return Err(Fault::usage(format!(
-                "running_max is {running_max}: 1 to 10000"
+                "`running_max` is {running_max}: allowed is 1 to 10000"
             )));
         }
         let warm = flags.warm.or(file.warm).unwrap_or(2);
         if warm > 1_000 {
-            return Err(Fault::usage(format!("warm is {warm}: at most 1000")));
+            return Err(Fault::usage(format!(
+                "`warm` is {warm}: allowed is 0 to 1000"
+            )));
         }
         Ok(Self {
             listen: address(&listen, from)?,
@@ -172,7 +174,7 @@ mod tests {
         };
         let fault = Config::of(&flags, None, File::default()).unwrap_err();
         assert!(
-            fault.chain().contains("--listen is \"localhost\""),
+            fault.chain().contains("`--listen` is \"localhost\""),
             "{}",
             fault.chain()
         );

@@ -52,9 +52,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
     let config = Config::settle(flags)?;
     let paths = place::paths()?;
-    paths
-        .create()
-        .map_err(|error| Fault::host("cannot use the directories").because(&error))?;
+    place::make(&paths)?;
     let home = Home::within(&paths);
     let lock = home.take()?;
     tracing_subscriber::fmt()
@@ -111,7 +109,9 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
     let control = Control::new(engine);
     guard(config, &control).await?;
     let listener = TcpListener::bind(config.listen).await.map_err(|error| {
-        Fault::host(format!("cannot listen at {}", config.listen)).because(&error)
+        Fault::host(format!("cannot listen at {}", config.listen))
+            .because(&error)
+            .hint("`--listen` takes another port, and 0 a free one")
     })?;
     let address = listener
         .local_addr()

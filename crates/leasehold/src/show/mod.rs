@@ -33,9 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// # Errors
 /// When the directories are refused.
 pub(crate) fn store(paths: &Paths) -> Result<Records, Fault> {
-    paths
-        .create()
-        .map_err(|error| Fault::host("cannot use the directories").because(&error))?;
+    place::make(paths)?;
     Records::open(paths).map_err(|error| Fault::host("cannot open the records").because(&error))
 }
 
@@ -119,6 +117,9 @@ pub(crate) fn show(flags: &ShowFlags) -> Result<u8, Fault> {
 
 /// `leasehold runs`.
 pub(crate) fn runs(flags: &RunsFlags) -> Result<u8, Fault> {
+    if flags.last == 0 {
+        return Err(Fault::usage("`--last` is 0: at least 1 is needed"));
+    }
     let paths = place::paths()?;
     let list = || {
         store(&paths)?
@@ -132,7 +133,7 @@ pub(crate) fn runs(flags: &RunsFlags) -> Result<u8, Fault> {
     if flags.json {
         voice::json(&records)?;
     } else if records.is_empty() {
-        voice::note("there are no runs yet");
+        voice::note("no run was made here without a daemon; `leasehold ps -a` lists those of one");
     } else {
         voice::data(table::table(&records).as_bytes())?;
     }
