@@ -12,6 +12,7 @@ pub(crate) mod runs;
 mod stream;
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -77,6 +78,9 @@ impl Remote {
         let Some(notice) = home.notice() else {
             return Ok(None);
         };
+        if !stands_behind(&home) {
+            return Ok(None);
+        }
         let key = match key {
             Some(key) => key,
             None => fs::read_to_string(home.first_key()).map_err(|error| {
@@ -127,6 +131,13 @@ impl Remote {
     /// The daemon's place on this machine, if it is here.
     pub(crate) fn home(&self) -> Option<&Home> {
         self.local.as_ref()
+    }
+
+    /// Takes up where the daemon of this machine says it is now.
+    pub(crate) fn look_again(&mut self) {
+        if let Some(notice) = self.local.as_ref().and_then(Home::notice) {
+            self.url = notice.url;
+        }
     }
 
     fn answers(&self) -> bool {
@@ -286,6 +297,13 @@ impl Remote {
     }
 }
 
+/// Whether the daemon that left the notice is there. A killed one leaves its notice, and anybody on this
+/// machine may listen at its port since; its socket is in a directory that is closed to everybody else, and
+/// is refused once nobody holds it. So no key goes to whoever took the port.
+fn stands_behind(home: &Home) -> bool {
+    UnixStream::connect(home.local_socket()).is_ok()
+}
+
 /// What is said where a daemon is needed and none is there.
 pub(crate) fn no_daemon() -> Fault {
     Fault::host("no daemon is running here").hint(format!(
@@ -350,6 +368,34 @@ impl From<Refused> for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn p67_no_key_goes_to_whoever_took_the_port_of_a_killed_daemon() {
+        let root = std::env::temp_dir().join(format!("leasehold-notice-{}", std::process::id()));
+        let paths = Paths::new(&root.join("state"), &root.join("run"));
+        paths.create().unwrap();
+        let home = Home::within(&paths);
+        let lock = home.take().unwrap();
+        fs::write(home.first_key(), "lh_secret").unwrap();
+        // Whoever listens there now says that it is well.
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        home.announce(taken.local_addr().unwrap()).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in taken.incoming().flatten() {
+                use std::io::{Read, Write};
+                let _ = stream.read(&mut [0; 4_096]);
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let _ = stream.write_all(answer);
+            }
+        });
+        assert!(Remote::find(&paths).unwrap().is_none());
+        let socket = std::os::unix::net::UnixListener::bind(home.local_socket()).unwrap();
+        assert!(Remote::find(&paths).unwrap().is_some());
+        drop(socket);
+        assert!(home.local_socket().exists() && Remote::find(&paths).unwrap().is_none());
+        drop(lock);
+        fs::remove_dir_all(root).unwrap();
+    }
 
     #[test]
     fn a_refusal_keeps_its_words_and_gets_a_status() {

@@ -201,6 +201,7 @@ pub(crate) fn follow(
 ) -> Result<Value, Fault> {
     let mut last: Option<String> = None;
     let mut broken = 0;
+    let mut remote = remote.clone();
     loop {
         let path = format!("/v1/runs/{run}/events");
         let headers: Vec<(&str, &str)> = last
@@ -214,6 +215,8 @@ pub(crate) fn follow(
             Ok(None) | Err(_) if broken < BROKEN_MAX => {
                 broken += 1;
                 std::thread::sleep(std::time::Duration::from_millis(200 << broken));
+                // A daemon that was started again may serve somewhere else.
+                remote.look_again();
             }
             Ok(None) => return Err(Fault::host("the stream ended before the run did")),
             Err(fault) => return Err(fault),
