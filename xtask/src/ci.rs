@@ -2,6 +2,9 @@
 //!
 //! Each step prints its own command and its time. A step that fails does not hide the later ones, but
 //! nothing is tested that could not be built. The last line is the count over all test runners.
+//!
+//! The step *tests* is every crate but `e2e`: with the suite of the store, the engine of `control` over a failing
+//! store and host, and `api`, whose description of the HTTP interface is compared with the committed one.
 
 use std::fs;
 use std::process::Command;

@@ -69,15 +69,7 @@ pub(super) fn named_tests(files: &[File]) -> Findings {
     let Some(page) = files.iter().find(|file| file.path == "docs/SPEC.md") else {
         return vec!["docs/SPEC.md: is not there".into()];
     };
-    let tests: BTreeSet<&str> = files
-        .iter()
-        .filter(|file| file.path.ends_with(".rs"))
-        .flat_map(|file| file.text.split("fn ").skip(1))
-        .filter_map(|rest| {
-            rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                .next()
-        })
-        .collect();
+    let tests = functions(files);
     let mut findings = Findings::new();
     for (number, line) in lines(&page.text).filter(|(_, line)| line.starts_with('|')) {
         // The last column holds the tests.
@@ -97,6 +89,44 @@ pub(super) fn named_tests(files: &[File]) -> Findings {
         }
     }
     findings
+}
+
+/// The names of all functions in our sources.
+fn functions(files: &[File]) -> BTreeSet<&str> {
+    files
+        .iter()
+        .filter(|file| file.path.ends_with(".rs"))
+        .flat_map(|file| file.text.split("fn ").skip(1))
+        .filter_map(|rest| {
+            rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                .next()
+        })
+        .collect()
+}
+
+/// Each invariant of the architecture is named by a test: `I4` by one that has `i4` among its first words.
+pub(super) fn invariants(files: &[File]) -> Findings {
+    const PAGE: &str = "docs/ARCHITECTURE.md";
+    let Some(page) = files.iter().find(|file| file.path == PAGE) else {
+        return vec![format!("{PAGE}: is not there; it holds the invariants")];
+    };
+    let number = |word: &str, letter: char| {
+        let number: Option<u32> = word.strip_prefix(letter).and_then(|rest| rest.parse().ok());
+        number
+    };
+    let shown: BTreeSet<u32> = functions(files)
+        .iter()
+        .flat_map(|name| name.split('_').map_while(|word| number(word, 'i')))
+        .collect();
+    let named: BTreeSet<u32> = page
+        .text
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter_map(|word| number(word, 'I'))
+        .collect();
+    named
+        .difference(&shown)
+        .map(|missing| format!("{PAGE}: no test is named after invariant I{missing}"))
+        .collect()
 }
 
 /// Subcommands that documents tell people to type exist.
@@ -203,6 +233,21 @@ mod tests {
         for bad in ["see `GONE.md`", "(crates/gone)", "sh scripts/gone"] {
             assert_eq!(named_files(&page(bad), &exists).len(), 1, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_invariant_without_its_test_is_found() {
+        let page = File::of("docs/ARCHITECTURE.md", "I1, and (I11)");
+        let source = |name: &str| File::of("crates/a/src/a.rs", &format!("fn {name}() {{}}"));
+        let found = |name: &str| invariants(&[page.clone(), source(name)]).len();
+        assert_eq!(
+            found("i1_p2_i11_it_holds"),
+            1,
+            "words after another kind are no numbers"
+        );
+        assert_eq!(found("i1_i11_it_holds"), 0);
+        assert_eq!(found("it_holds"), 2);
+        assert_eq!(invariants(&[]).len(), 1);
     }
 
     #[test]

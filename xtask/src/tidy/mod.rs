@@ -56,7 +56,7 @@ pub(crate) fn run() -> Result<Tally> {
     for warning in sources::long(&files) {
         println!("warning: {warning}");
     }
-    let checks: [(&str, Findings); 14] = [
+    let checks: [(&str, Findings); 15] = [
         ("module docs", sources::without_doc(&files)),
         ("file sizes", sources::too_long(&files)),
         ("unsafe", sources::unsafe_outside(&files)),
@@ -69,6 +69,7 @@ pub(crate) fn run() -> Result<Tally> {
         ("changelog", documents::changelog(&files)),
         ("named files", documents::named_files(&files, &exists)),
         ("named tests", documents::named_tests(&files)),
+        ("invariants", documents::invariants(&files)),
         ("named commands", documents::named_commands(&files)),
         ("variables", variables::registered(&files)),
     ];

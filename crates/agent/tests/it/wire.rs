@@ -29,7 +29,7 @@ fn stream_error(agent: &Agent, path: &str, body: &[u8]) -> Code {
 }
 
 #[test]
-fn p93_hostile_messages_are_typed_errors() {
+fn i10_p93_hostile_messages_are_typed_errors() {
     if !able("p93_hostile_messages_are_typed_errors") {
         return;
     }
@@ -75,7 +75,7 @@ fn p93_hostile_messages_are_typed_errors() {
 }
 
 #[test]
-fn p93_what_is_too_long_or_no_message_is_refused() {
+fn i10_p93_what_is_too_long_or_no_message_is_refused() {
     if !able("p93_what_is_too_long_or_no_message_is_refused") {
         return;
     }
@@ -179,7 +179,7 @@ fn raw(agent: &Agent, bytes: &[u8]) -> Connection {
 }
 
 #[test]
-fn p93_hostile_heads_close_their_connection_alone() {
+fn i10_p93_hostile_heads_close_their_connection_alone() {
     if !able("p93_hostile_heads_close_their_connection_alone") {
         return;
     }
