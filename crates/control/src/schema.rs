@@ -3,7 +3,7 @@
 //! A schema is written by whoever publishes a tool and is met by bytes of whoever calls it, so both are
 //! bounded: draft 2020-12 alone, references within the schema alone and never in a circle, patterns of
 //! an engine whose time is linear, and a bound on what the schema comes to with its references written
-//! out.
+//! out. A value is checked where its size times the size of its schema is bounded, since that is the work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +20,14 @@ pub const SCHEMA_MAX: usize = 64 << 10;
 pub const PARTS_MAX: u64 = 4_096;
 /// Largest value that is checked, as JSON text, in bytes.
 pub const VALUE_MAX: usize = 1 << 20;
+/// What a pattern counts among the parts: as much memory as many others, and at most 64 in a schema.
+const PATTERN_PARTS: u64 = 64;
 /// Largest compiled pattern in bytes.
-const PATTERN_MAX: usize = 1 << 20;
+const PATTERN_MAX: usize = 128 << 10;
+/// Most work of a check: parts of the schema times size of the value, see [`size`].
+pub const WORK_MAX: u64 = 16 << 20;
+/// Bytes of text that count as much as one value.
+const TEXT_UNIT: usize = 16;
 /// Most faults that are told of one value.
 const FAULTS_MAX: usize = 16;
 
@@ -29,6 +35,7 @@ const FAULTS_MAX: usize = 16;
 #[derive(Clone)]
 pub struct Schema {
     text: String,
+    parts: u64,
     validator: std::sync::Arc<Validator>,
 }
 
@@ -92,6 +99,7 @@ impl Schema {
             })?;
         Ok(Self {
             text,
+            parts,
             validator: std::sync::Arc::new(validator),
         })
     }
@@ -107,6 +115,14 @@ impl Schema {
     /// # Errors
     /// Each fault with a JSON pointer to where it is; the values themselves are not repeated.
     pub fn check(&self, value: &Value) -> Result<(), String> {
+        let size = size(value);
+        if size.saturating_mul(self.parts) > WORK_MAX {
+            return Err(format!(
+                "/: its size is {size}: most is {} for a schema of {} parts",
+                WORK_MAX / self.parts,
+                self.parts
+            ));
+        }
         let faults: Vec<String> = self
             .validator
             .iter_errors(value)
@@ -121,6 +137,19 @@ impl Schema {
             return Ok(());
         }
         Err(faults.join("; "))
+    }
+}
+
+/// Size of a value: one for each value in it, and one for every 16 bytes of text.
+fn size(value: &Value) -> u64 {
+    let text = |text: &str| (text.len() / TEXT_UNIT) as u64;
+    match value {
+        Value::Array(items) => items.iter().fold(1, |sum, item| sum + size(item)),
+        Value::Object(fields) => fields
+            .iter()
+            .fold(1, |sum, (name, item)| sum + text(name) + size(item)),
+        Value::String(string) => 1 + text(string),
+        _ => 1,
     }
 }
 
@@ -161,6 +190,13 @@ impl<'a> Weigher<'a> {
                 for (name, value) in fields {
                     let weight = match (name.as_str(), value) {
                         ("$ref", Value::String(target)) => self.follow(target)?,
+                        ("pattern", Value::String(_)) => PATTERN_PARTS,
+                        ("patternProperties", Value::Object(named)) => {
+                            let patterns = PATTERN_PARTS.saturating_mul(named.len() as u64);
+                            named.values().try_fold(patterns, |sum, each| {
+                                Ok::<_, String>(sum.saturating_add(self.weigh(each)?))
+                            })?
+                        }
                         ("$schema", Value::String(uri)) if !uri.contains("2020-12") => {
                             return Err(format!(
                                 "$schema {uri:?}: only draft 2020-12 is understood"
@@ -175,13 +211,14 @@ impl<'a> Weigher<'a> {
                             ));
                         }
                         (
-                            "properties" | "patternProperties" | "$defs" | "definitions"
-                            | "dependentSchemas",
+                            "properties" | "$defs" | "definitions" | "dependentSchemas",
                             Value::Object(named),
                         ) => named.values().try_fold(1_u64, |sum, each| {
                             Ok::<_, String>(sum.saturating_add(self.weigh(each)?))
                         })?,
-                        ("const" | "enum" | "default" | "examples", _) => 1,
+                        // Long lists of plain values are looked up, not gone through.
+                        ("const" | "enum", value) => 1 + size(value) / 16,
+                        ("default" | "examples", _) => 1,
                         _ => self.weigh(value)?,
                     };
                     sum = sum.saturating_add(weight);
@@ -202,8 +239,10 @@ impl<'a> Weigher<'a> {
             }
             None => {}
         }
+        // A pointer that is written with escapes would be read here in one way and by the engine in another.
         let found = target
             .strip_prefix('#')
+            .filter(|pointer| !pointer.contains('%'))
             .and_then(|pointer| self.root.pointer(pointer))
             .ok_or_else(|| {
                 format!("$ref {target:?} is not within the schema: write `#/$defs/…`; nothing is fetched")
@@ -288,6 +327,57 @@ mod tests {
         let property =
             json!({"properties": {"$id": {"type": "string"}, "$ref": {"type": "string"}}});
         assert!(Schema::compile(&property).is_ok());
+    }
+
+    #[test]
+    fn p18_a_reference_means_here_what_it_means_to_the_engine() {
+        let mut defs = json!({"x0": {"type": "object"}});
+        let mut decoys = json!({"x0": true});
+        for at in 1..64 {
+            let below = json!({"$ref": format!("#/%24defs/x{}", at - 1)});
+            defs[format!("x{at}")] = json!({"allOf": [below, below]});
+            decoys[format!("x{at}")] = json!(true);
+        }
+        let doubling = json!({"$ref": "#/%24defs/x63", "%24defs": decoys, "$defs": defs});
+        let error = Schema::compile(&doubling).unwrap_err();
+        assert!(error.contains("not within the schema"), "{error}");
+    }
+
+    #[test]
+    fn p18_patterns_and_the_work_of_a_check_are_bounded() {
+        let named = |count: usize, each: &str| -> Value {
+            (0..count)
+                .map(|at| (format!("{each}{at}"), json!({})))
+                .collect::<serde_json::Map<_, _>>()
+                .into()
+        };
+        let many = json!({"patternProperties": named(65, "^a")});
+        assert!(Schema::compile(&many).unwrap_err().contains("parts"));
+        let few = json!({"patternProperties": named(60, "^a")});
+        assert!(Schema::compile(&few).is_ok());
+        let huge = json!({"pattern": "(\\p{L}{40}){8}"});
+        assert!(Schema::compile(&huge).is_err());
+        for usual in [
+            r"^[\w.+-]+@[\w-]+\.[\w.]+$",
+            r"^\d{4}-\d{2}-\d{2}$",
+            "^[a-z0-9-]{1,63}$",
+        ] {
+            assert!(
+                Schema::compile(&json!({"pattern": usual})).is_ok(),
+                "{usual}"
+            );
+        }
+        let choices: Vec<Value> = (0..1_000).map(|at| json!({"const": at})).collect();
+        let schema = Schema::compile(&json!({"items": {"anyOf": choices}})).unwrap();
+        assert_eq!(schema.check(&json!(vec![999; 1_000])), Ok(()));
+        let error = schema.check(&json!(vec![999; 50_000])).unwrap_err();
+        assert!(
+            error.starts_with("/: its size is 50001: most is"),
+            "{error}"
+        );
+        let long = json!({"properties": {"a": {"pattern": "^(x+x+)+y$"}}, "required": named(60, "p").as_object().unwrap().keys().collect::<Vec<_>>()});
+        let schema = Schema::compile(&long).unwrap();
+        assert!(schema.check(&json!({"a": "x".repeat(1 << 20)})).is_err());
     }
 
     #[test]
