@@ -65,6 +65,11 @@ pub enum ArchiveError {
     /// A name is there twice, or is below a file.
     #[error("{0:?} is there twice or is below a file")]
     Twice(String),
+    /// It says something where the tool's own files are.
+    #[error(
+        "{0:?} is in the place of a tool's own files, `.tool`: only a tool's publisher puts files there"
+    )]
+    Reserved(String),
     /// It is no archive of this form.
     #[error("it is no plain tar archive: {0}")]
     Form(&'static str),
@@ -83,6 +88,25 @@ pub fn check_name(name: &str) -> Result<(), ArchiveError> {
         name.len() <= PATH_MAX && name.split('/').count() <= DEPTH_MAX && name.split('/').all(part);
     good.then_some(())
         .ok_or_else(|| ArchiveError::Name(name.chars().take(80).collect()))
+}
+
+/// Whether a name is the place of a tool's own files or below it.
+#[must_use]
+pub fn is_of_tool(name: &str) -> bool {
+    name.strip_prefix(TOOL_DIR)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Checks a caller's tree. It says nothing where a tool's own files are: else whoever may run a tool could
+/// put another program into its place, or a module beside it, and have the tool's trust and rights.
+///
+/// # Errors
+/// The first name that is there.
+pub fn check_content(tree: &Tree) -> Result<(), ArchiveError> {
+    match tree.keys().find(|name| is_of_tool(name)) {
+        None => Ok(()),
+        Some(name) => Err(ArchiveError::Reserved(name.clone())),
+    }
 }
 
 /// Checks that every folder above an entry is a folder, and adds those that are not written.
@@ -353,6 +377,22 @@ mod tests {
         up[..4].copy_from_slice(b"../x");
         assert!(matches!(unpack(&summed(up)), Err(ArchiveError::Name(_))));
         assert!(unpack(&summed(good)).is_ok());
+    }
+
+    #[test]
+    fn p68_a_callers_tree_says_nothing_where_a_tools_files_are() {
+        for name in [".tool", ".tool/main.py", ".tool/a/b"] {
+            let tree = Tree::from([(name.to_owned(), file(b""))]);
+            let tree = unpack(&pack(&tree).unwrap()).unwrap();
+            assert!(
+                matches!(check_content(&tree), Err(ArchiveError::Reserved(_))),
+                "{name}"
+            );
+        }
+        for name in [".toolbox/a", "a/.tool/b", "tool/x"] {
+            let tree = Tree::from([(name.to_owned(), file(b""))]);
+            assert_eq!(check_content(&tree), Ok(()), "{name}");
+        }
     }
 
     fn summed(mut bytes: Vec<u8>) -> Vec<u8> {

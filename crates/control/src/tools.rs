@@ -69,11 +69,7 @@ pub fn check(manifest: &[u8], package: Option<&[u8]>) -> Result<Publication, Pub
 fn check_package(manifest: &Manifest, bytes: &[u8]) -> Result<(), PublicError> {
     let tree =
         archive::unpack(bytes).map_err(|error| invalid(format!("tool: package: {error}")))?;
-    let below = |name: &str| {
-        name.strip_prefix(TOOL_DIR)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    if let Some(name) = tree.keys().find(|name| !below(name)) {
+    if let Some(name) = tree.keys().find(|name| !archive::is_of_tool(name)) {
         return Err(invalid(format!(
             "tool: package: {name:?} is not below `{TOOL_DIR}`"
         )));
