@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_core::document::Fields;
-use leasehold_core::limits::OnOutputLimit;
+use leasehold_core::limits::{OnDenied, OnOutputLimit};
 use leasehold_core::policy::Number;
 use serde_json::{Map, Value, json};
 
@@ -14,6 +14,8 @@ pub struct Asked {
     pub numbers: BTreeMap<Number, u64>,
     /// What reaching the output limit does.
     pub on_output: Option<OnOutputLimit>,
+    /// What a limit that denies something does.
+    pub on_denied: Option<OnDenied>,
 }
 
 impl Asked {
@@ -33,6 +35,9 @@ impl Asked {
             let words = [("cut", OnOutputLimit::Cut), ("kill", OnOutputLimit::Kill)];
             let field = fields.get("on_output");
             self.on_output = field.and_then(|field| field.word(&words));
+            let words = [("note", OnDenied::Note), ("kill", OnDenied::Kill)];
+            let field = fields.get("on_denied");
+            self.on_denied = field.and_then(|field| field.word(&words));
         }
         fields.close();
     }
@@ -58,6 +63,9 @@ impl Asked {
             .collect();
         if let Some(on_output) = self.on_output {
             fields.insert("on_output".to_owned(), json!(on_output));
+        }
+        if let Some(on_denied) = self.on_denied {
+            fields.insert("on_denied".to_owned(), json!(on_denied));
         }
         (!fields.is_empty()).then_some(Value::Object(fields))
     }

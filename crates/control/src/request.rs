@@ -226,6 +226,7 @@ impl RunRequest {
             "env": env,
             "numbers": numbers,
             "on_output": self.asked.on_output,
+            "on_denied": self.asked.on_denied,
             "priority": self.priority,
             "isolation": self.isolation,
             "workspace": workspace,

@@ -136,6 +136,18 @@ pub enum OnOutputLimit {
     Kill,
 }
 
+/// What happens when a limit denies something: a process, a file, a byte of disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum OnDenied {
+    /// The program sees the failure and may handle it; the record lists the limit.
+    #[default]
+    Note,
+    /// The sandbox ends as `resource_exceeded`, at the latest 250 ms after it.
+    Kill,
+}
+
 /// Everything that bounds one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -162,6 +174,9 @@ pub struct Limits {
     pub output_bytes: Limit<u64>,
     /// What reaching `output_bytes` does.
     pub on_output_limit: OnOutputLimit,
+    /// What a limit that denies something does.
+    #[serde(default)]
+    pub on_denied: OnDenied,
 }
 
 /// Memory when nobody names it.
@@ -183,6 +198,7 @@ impl Default for Limits {
             grace_ms: 2_000,
             output_bytes: Limit::defaulted(64 << 20),
             on_output_limit: OnOutputLimit::Cut,
+            on_denied: OnDenied::Note,
         }
     }
 }

@@ -96,3 +96,18 @@ impl Outcome {
             .and_then(|text| serde_json::from_str(text).ok())
     }
 }
+
+impl Outcome {
+    /// Objects it names: streams that are not empty, and files that were collected.
+    #[must_use]
+    pub fn named(&self) -> Vec<Digest> {
+        let streams = [self.stdout, self.stderr].into_iter().flatten();
+        let streams = streams.filter(|stored| stored.stream.kept > 0);
+        let files = self
+            .artifacts
+            .iter()
+            .filter_map(|file| file.sha256.as_ref());
+        let files = files.filter_map(|hex| Digest::parse(&format!("sha256:{hex}")).ok());
+        streams.map(|stored| stored.digest).chain(files).collect()
+    }
+}

@@ -187,8 +187,6 @@ pub struct RunContract {
     pub posture: Digest,
     /// What bounds it.
     pub limits: Limits,
-    /// Whether a limit that denies something ends the run at once.
-    pub kill_on_denied: bool,
     /// Its writable tree.
     pub workspace: WorkspaceTerms,
     /// Its network.
@@ -205,8 +203,10 @@ pub struct RunContract {
     pub retention: RetentionTerms,
     /// Policies that had a say, outermost first.
     pub policies: Vec<PolicyUsed>,
-    /// Whether it may be run again after its worker was lost.
+    /// Whether it may be run again after its worker or computer was lost.
     pub idempotent: bool,
+    /// So often it is begun at most; 1 unless it is idempotent.
+    pub attempts: u32,
     /// Whether its result may be given to an equal request.
     pub cacheable: bool,
     /// Place in its tenant's queue; higher goes first.

@@ -110,6 +110,8 @@ pub struct Objects {
     store: Arc<dyn ObjectStore>,
     compared: Arc<Mutex<HashMap<Digest, Seen>>>,
     drawn: Arc<std::sync::atomic::AtomicU64>,
+    /// Who makes an object visible holds it with others, who removes one holds it alone.
+    door: Arc<tokio::sync::RwLock<()>>,
 }
 
 impl Objects {
@@ -140,6 +142,7 @@ impl Objects {
             store: Arc::new(store),
             compared: Arc::default(),
             drawn: Arc::default(),
+            door: Arc::default(),
         })
     }
 
@@ -192,14 +195,26 @@ impl Objects {
         Ok(bytes.map_err(|error| told(error, digest))?.to_vec())
     }
 
-    /// Removes an object; one that is gone already is no error.
+    /// Removes an object unless it was put within `spared`; one that is gone already is no error. Says
+    /// whether it is gone. A put that goes on at the same time is either seen here or puts it anew.
     ///
     /// # Errors
     /// When the disk or service fails.
-    pub async fn delete(&self, digest: &Digest) -> Result<(), ObjectError> {
+    pub async fn delete(&self, digest: &Digest, spared: Duration) -> Result<bool, ObjectError> {
+        let _alone = self.door.write().await;
+        let head = match self.head(digest).await {
+            Ok(head) => head,
+            Err(ObjectError::NotFound(_)) => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let put = SystemTime::from(head.last_modified);
+        let age = SystemTime::now().duration_since(put).unwrap_or_default();
+        if age < spared {
+            return Ok(false);
+        }
         self.remembered().remove(digest);
         match self.store.delete(&place(digest)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
@@ -332,6 +347,7 @@ impl Upload {
         let store = Arc::clone(&self.objects.store);
         if self.parts.is_none() {
             let bytes = std::mem::take(&mut self.gathered);
+            let _door = self.objects.door.read().await;
             store.put(&target, PutPayload::from(bytes)).await?;
             return Ok(stored);
         }
@@ -340,6 +356,7 @@ impl Upload {
         }
         if let Some((incoming, mut parts)) = self.parts.take() {
             parts.complete().await?;
+            let _door = self.objects.door.read().await;
             store.rename(&incoming, &target).await?;
         }
         Ok(stored)

@@ -56,6 +56,14 @@ pub enum StoreError {
         /// Its state, a word of a closed enum.
         state: &'static str,
     },
+    /// It would be more than is allowed.
+    #[error("{what}: most is {most}")]
+    Quota {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        most: u64,
+    },
     /// An event does not continue the chain as it is.
     #[error("the event does not continue the chain")]
     Fork,
@@ -79,6 +87,7 @@ impl StoreError {
             Self::Exists(_) => ErrorKind::Exists,
             Self::KeyReused { .. } | Self::Fenced { .. } | Self::Fork => ErrorKind::Conflict,
             Self::WrongState { .. } => ErrorKind::WrongState,
+            Self::Quota { .. } => ErrorKind::Quota,
             Self::Unwritable(_) | Self::Engine(_) => ErrorKind::Unavailable,
             Self::Damaged(_) => ErrorKind::Internal,
         }
@@ -299,6 +308,28 @@ pub struct WorkerRow {
     pub seen_unix_ms: u64,
 }
 
+/// An archive that a tenant uploaded: what its runs may begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadRow {
+    /// Whose.
+    pub tenant: Name,
+    /// Of the archive.
+    pub digest: Digest,
+    /// Its length.
+    pub bytes: u64,
+    /// When it was last uploaded, milliseconds since 1970.
+    pub at_unix_ms: u64,
+}
+
+/// Most that a tenant may have uploaded at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UploadBounds {
+    /// Archives.
+    pub count_max: u64,
+    /// Bytes of all of them.
+    pub bytes_max: u64,
+}
+
 /// A signed head of a tenant's log, as kept beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedHead {
@@ -314,7 +345,8 @@ pub struct SignedHead {
 pub trait Store: Send + Sync + 'static {
     /// Records a run, its contract, its key and its first event, and opens it in the tenant's log. A key
     /// that is there gives the earlier run, or [`StoreError::KeyReused`] for another request. Refused
-    /// while the tenant is not there or suspended; an earlier run is given all the same.
+    /// while the tenant is not there or suspended; an earlier run is given all the same. `NotFound` where
+    /// the contract's `workspace.content` is no upload of the tenant; the run names it until it ends.
     fn admit(&self, admission: Admission) -> Doing<'_, Admitted>;
 
     /// Grants a lease and records its event: the durable intent of a sandbox. The run must be queued or
@@ -335,7 +367,9 @@ pub trait Store: Send + Sync + 'static {
     fn request_cancel(&self, run: RunId) -> Doing<'_, ()>;
 
     /// Fixes the outcome under the run's present epoch with the events that belong to it, and forgets the
-    /// sealed request. `WrongState` when it has one: a result is fixed once.
+    /// sealed request. `WrongState` when it has one: a result is fixed once. The run names its streams until
+    /// `retention.logs_s` of its contract is over, counted from the end, and its files until
+    /// `retention.artifacts_s` is; where the contract has none, for as long as its record.
     fn conclude(
         &self,
         run: RunId,
@@ -354,6 +388,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// One run; another tenant's is not found. `None` for the daemon itself and the operator.
     fn run(&self, tenant: Option<Name>, run: RunId) -> Doing<'_, RunRow>;
+
+    /// The run that a tenant's idempotency key stands for, and the digest of its request.
+    fn earlier(&self, tenant: Name, key: String) -> Doing<'_, Option<(Digest, RunRow)>>;
+
+    /// Runs that are not sealed, oldest first, after a place; at most [`PAGE_MAX`].
+    fn unsealed(&self, after: Option<(u64, RunId)>, limit: u32) -> Doing<'_, Vec<RunRow>>;
 
     /// Canonical form of a run's contract.
     fn contract(&self, run: RunId) -> Doing<'_, Vec<u8>>;
@@ -437,16 +477,51 @@ pub trait Store: Send + Sync + 'static {
     /// The run whose result is kept under that digest.
     fn cached(&self, tenant: Name, key: Digest) -> Doing<'_, Option<RunId>>;
 
+    /// Whether [`Store::put_upload`] would take it: asked before its bytes are kept.
+    fn room_for_upload(&self, upload: UploadRow, bounds: UploadBounds) -> Doing<'_, ()>;
+
+    /// Notes that a tenant uploaded an archive, or did so again. `Quota` when it would be more than the
+    /// bounds allow.
+    fn put_upload(&self, upload: UploadRow, bounds: UploadBounds) -> Doing<'_, ()>;
+
+    /// One upload of a tenant; another's is not found.
+    fn upload(&self, tenant: Name, digest: Digest) -> Doing<'_, UploadRow>;
+
+    /// Which of these objects, at most [`PAGE_MAX`], something names at this time: a run, an upload, or a tool
+    /// with its package.
+    fn named(&self, digests: Vec<Digest>, at_unix_ms: u64) -> Doing<'_, Vec<Digest>>;
+
+    /// Forgets names whose time is over, and uploads that were last uploaded before a time and that no run of
+    /// their tenant which is not over begins with; at most `limit` of each. Gives how many.
+    fn prune_names(
+        &self,
+        now_unix_ms: u64,
+        uploaded_before_unix_ms: u64,
+        limit: u32,
+    ) -> Doing<'_, u32>;
+
     /// Notes what a worker says of itself. Not durable at once.
     fn put_worker(&self, worker: WorkerRow) -> Doing<'_, ()>;
 
     /// Every worker heard of.
     fn workers(&self) -> Doing<'_, Vec<WorkerRow>>;
 
+    /// What was written since the start. Never waits.
+    fn commits(&self) -> Commits;
+
     /// Removes rows of sealed runs whose retention (`retention.record_s` of their contract, counted from the
     /// seal) is over at this time, with their idempotency keys. Their entries in the tenant's log stay.
     /// Gives how many. Not durable at once.
     fn prune(&self, now_unix_ms: u64, limit: u32) -> Doing<'_, u32>;
+}
+
+/// How many writes went into how many commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Commits {
+    /// Durable writes.
+    pub writes: u64,
+    /// Commits they went in: so often the disk was waited for.
+    pub commits: u64,
 }
 
 /// The last transaction of a run.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use leasehold_core::end::{LimitHit, decide};
-use leasehold_core::limits::Resource;
+use leasehold_core::limits::{OnDenied, Resource};
 use leasehold_core::record::Artifact;
 use leasehold_core::stage::Stage;
 use leasehold_protocol::supervisor::Event;
@@ -13,7 +13,7 @@ use crate::log;
 use crate::run::{Collection, micros};
 use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
-use crate::step::note_disk;
+use crate::step::{denied_pids, note_disk};
 
 impl Server {
     /// Gathers output and files; then the outcome is fixed.
@@ -286,14 +286,15 @@ fn note_group(run: &mut crate::run::Run, sandbox: &crate::sandbox::Sandbox) {
             run.seen.crashed.get_or_insert(text.to_owned());
         }
     }
-    if events.pids_denied > 0 {
-        run.seen.denied.insert(
-            0,
-            LimitHit {
-                which: Resource::Pids,
-                limit: limits.pids.value.into(),
-                observed: events.pids_denied,
-            },
-        );
+    if let Some(hit) = denied_pids(sandbox) {
+        run.seen.denied.insert(0, hit);
+    }
+    if limits.on_denied == OnDenied::Kill
+        && let Some(hit) = run.seen.denied.first()
+    {
+        run.seen.killed_by.get_or_insert(*hit);
+    }
+    if let Some(killed) = run.seen.killed_by {
+        run.seen.denied.retain(|hit| hit.which != killed.which);
     }
 }

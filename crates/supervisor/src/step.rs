@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use leasehold_core::end::{CancelledBy, LimitHit};
-use leasehold_core::limits::Resource;
+use leasehold_core::limits::{OnDenied, Resource};
 use leasehold_core::stage::Stage;
 use leasehold_protocol::guest::ExecRequest;
 use leasehold_protocol::socket::send_with_fds;
@@ -319,6 +319,18 @@ impl Server {
         }
         note_disk(run, sandbox);
         let limits = &sandbox.admitted.limits;
+        if limits.on_denied == OnDenied::Kill
+            && let Some(hit) = run
+                .seen
+                .denied
+                .first()
+                .copied()
+                .or_else(|| denied_pids(sandbox))
+        {
+            run.seen.killed_by.get_or_insert(hit);
+            let sandbox = run.sandbox;
+            return self.kill_some(sandbox);
+        }
         let full = |hit: &LimitHit| matches!(hit.which, Resource::Disk | Resource::Inodes);
         let mut next = match run.seen.denied.iter().any(full) {
             true => WATCH_MAX,
@@ -429,6 +441,16 @@ impl Server {
 fn pause(micros: u64, cpu_milli: u32) -> Duration {
     let fastest = micros.saturating_mul(1_000) / u64::from(cpu_milli.max(1));
     Duration::from_micros(fastest).clamp(WATCH_MIN, WATCH_MAX)
+}
+
+/// Processes that were denied, as the group counts them.
+pub(crate) fn denied_pids(sandbox: &crate::sandbox::Sandbox) -> Option<LimitHit> {
+    let denied = sandbox.group.as_ref()?.events().pids_denied;
+    (denied > 0).then(|| LimitHit {
+        which: Resource::Pids,
+        limit: sandbox.admitted.limits.pids.value.into(),
+        observed: denied,
+    })
 }
 
 /// Notes a disk that is full: what was denied by it is seen by nobody else.

@@ -52,6 +52,15 @@ impl Objects for Files {
     }
 }
 
+    fn list(&self, _: u8, _: std::time::Duration) -> Doing<'_, Vec<Digest>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn remove(&self, digest: Digest, _: std::time::Duration) -> Doing<'_, bool> {
+        let gone = std::fs::remove_file(self.0.join(digest.hex())).is_ok();
+        Box::pin(std::future::ready(Ok(gone)))
+    }
+
 /// What came back.
 #[derive(Debug)]
 pub(crate) struct Answer {

@@ -61,6 +61,8 @@ pub struct Faults {
     pub lost_before: u32,
     /// The connection breaks off after the next launches were carried out.
     pub lost_after: u32,
+    /// What runs left was pruned: they can be attached to no more, and are taken no second time.
+    pub pruned: bool,
 }
 
 #[derive(Debug, Default)]
@@ -307,7 +309,11 @@ impl Backend for FakeBackend {
 
     fn attach(&self, run: RunId) -> Doing<'_, Result<Execution, BackendError>> {
         Box::pin(async move {
-            let recorded = locked(&self.world).runs.get(&run).cloned();
+            let recorded = {
+                let world = locked(&self.world);
+                let there = world.runs.get(&run).filter(|_| !world.faults.pruned);
+                there.cloned()
+            };
             let recorded = recorded
                 .ok_or_else(|| refuse(ErrorKind::NotFound, format!("run `{run}` is not there")))?;
             let (sender, events) = mpsc::channel(EVENTS_MAX);

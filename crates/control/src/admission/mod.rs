@@ -26,7 +26,7 @@ pub use offers::{offer, unbuilt};
 use crate::manifest::{Entrypoint, Manifest};
 use crate::plan::{Plan, Start};
 use crate::request::{RunRequest, What};
-use crate::{access, policies, tools};
+use crate::{access, policies, tools, uploads};
 
 /// Everything of the store that a decision rests on.
 #[derive(Debug, Clone)]
@@ -62,6 +62,7 @@ pub async fn gather(
             who.project
         )));
     }
+    uploads::check(store, &who.tenant, request).await?;
     let tool = match &request.what {
         What::Tool { tool, .. } => {
             let row = tools::get(store, who, tool).await?;
@@ -164,7 +165,6 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         selected,
         posture,
         limits: settled.limits,
-        kill_on_denied: false,
         workspace: program.workspace,
         network: authority.network,
         permissions: authority.permissions,
@@ -174,6 +174,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         retention: settled.retention,
         policies: case.policy().used(),
         idempotent: manifest.is_some_and(|manifest| manifest.idempotent),
+        attempts: manifest.map_or(1, |manifest| manifest.attempts),
         cacheable: manifest.is_some_and(|manifest| manifest.cacheable),
         priority: settled.priority,
         max_wait_ms: settled.max_wait_ms,

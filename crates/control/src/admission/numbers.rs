@@ -5,7 +5,7 @@
 //! published policy bounds is a promise like one that was asked for; the built-in policy is a default.
 
 use leasehold_core::error::PublicError;
-use leasehold_core::limits::{Limit, Limits, OnOutputLimit, Origin};
+use leasehold_core::limits::{Limit, Limits, OnDenied, OnOutputLimit, Origin};
 use leasehold_core::policy::Number;
 use leasehold_core::run_contract::{AllocationTerms, AuthorityTerms, RetentionTerms};
 
@@ -147,6 +147,7 @@ fn limits(settling: &mut Settling<'_, '_>) -> Result<Limits, PublicError> {
         .case
         .manifest()
         .and_then(|manifest| manifest.limits.on_output));
+    let on_denied = on_denied(settling.case);
     let cpu_time = cpu_time(settling)?;
     let mut limits = Limits {
         cpu_milli: settling.limit(Number::Cpu, default.cpu_milli.value)?,
@@ -160,6 +161,7 @@ fn limits(settling: &mut Settling<'_, '_>) -> Result<Limits, PublicError> {
         grace_ms: settling.number(Number::Grace, default.grace_ms)?.value,
         output_bytes: settling.limit(Number::Output, default.output_bytes.value)?,
         on_output_limit: on_output.unwrap_or(OnOutputLimit::Cut),
+        on_denied,
     };
     // A disk that only policy bounds may shrink with the memory, and is a promise all the same.
     let named = settling.case.request.asked.get(Number::Disk).is_some()
@@ -177,6 +179,18 @@ fn limits(settling: &mut Settling<'_, '_>) -> Result<Limits, PublicError> {
         .check()
         .map_err(|error| invalid(format!("limits: {error}")))?;
     Ok(limits)
+}
+
+/// The stricter of what caller and tool say.
+fn on_denied(case: Case<'_>) -> OnDenied {
+    let tool = case
+        .manifest()
+        .and_then(|manifest| manifest.limits.on_denied);
+    let kills = [case.request.asked.on_denied, tool].contains(&Some(OnDenied::Kill));
+    match kills {
+        true => OnDenied::Kill,
+        false => OnDenied::Note,
+    }
 }
 
 /// There is no default of processor time: it holds where somebody names it or policy bounds it.

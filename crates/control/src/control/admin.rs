@@ -20,7 +20,7 @@ use crate::auth::Token;
 use crate::keys::{self, KeyEntropy, KeyOrder};
 use crate::policies::{self, Subject};
 use crate::request::ToolWish;
-use crate::{tenants, tools};
+use crate::{tenants, tools, uploads};
 
 impl Control {
     fn now(&self) -> u64 {
@@ -49,12 +49,14 @@ impl Control {
     /// Takes a workspace's content as a tar archive; gives its digest, for a later request.
     ///
     /// # Errors
-    /// `invalid` for an archive that is too large or holds what may not be in one.
+    /// `invalid` for an archive that is too large or holds what may not be in one; `quota` when the tenant
+    /// has uploaded too much.
     pub async fn upload(&self, who: &Principal, bytes: Vec<u8>) -> Result<Digest, PublicError> {
         allowed(who, Operation::Run)?;
         archive::unpack(&bytes)
+            .and_then(|tree| archive::check_content(&tree))
             .map_err(|error| PublicError::new(ErrorKind::Invalid, format!("archive: {error}")))?;
-        self.keep(&bytes).await
+        uploads::take(&self.engine, who, &bytes, self.keep(&bytes)).await
     }
 
     /// Published tools: versions of one or of all, by name, newest version first.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{Control, Cursor, Follower, RunFilter, RunRow, Until};
 use crate::access::{allowed, tenant};
-use crate::engine::Cancel;
+use crate::engine::{Cancel, over};
 
 /// Most bytes of one answer.
 const BYTES_MAX: usize = 8 << 20;
@@ -165,7 +165,16 @@ impl Control {
             ..filter
         };
         let rows = self.engine.parts.store.runs(filter).await;
-        rows.map_err(|error| error.public())
+        let mut rows = rows.map_err(|error| error.public())?;
+        for row in &mut rows {
+            // Its computer is in the row with its result alone; who carries it knows sooner.
+            if row.sandbox.is_none()
+                && let Some(live) = self.engine.live(&row.run)
+            {
+                row.sandbox = live.row().sandbox;
+            }
+        }
+        Ok(rows)
     }
 
     /// What was fixed at admission.
@@ -273,6 +282,11 @@ impl Control {
         if offset >= file.bytes {
             return Ok(Vec::new());
         }
+        let row = self.row(who, run).await?;
+        let kept = self
+            .engine
+            .kept_still(&row, "artifact", |kept| kept.artifacts_s);
+        kept.await?;
         let most = most.min(BYTES_MAX);
         let read = self.engine.parts.objects.read(digest, offset, most).await;
         read.map_err(|error| pruned(error, "artifact"))
@@ -282,10 +296,7 @@ impl Control {
 /// Says of bytes that are not there any more why.
 fn pruned(error: PublicError, what: &str) -> PublicError {
     match error.kind {
-        ErrorKind::NotFound => PublicError::new(
-            ErrorKind::NotFound,
-            format!("the {what} is not kept any more: its retention is over"),
-        ),
+        ErrorKind::NotFound => over(what),
         _ => error,
     }
 }

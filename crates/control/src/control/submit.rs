@@ -7,10 +7,11 @@ use std::time::Duration;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::RunId;
 use leasehold_core::select::Offer;
-use leasehold_core::tenant::Principal;
+use leasehold_core::tenant::{Operation, Principal};
 use leasehold_store::seam::Idempotency;
 
 use super::{Control, Submitted};
+use crate::access::allowed;
 use crate::admission::{self, Case};
 use crate::engine::parts::Parts;
 use crate::request::RunRequest;
@@ -74,15 +75,7 @@ impl Control {
         directory: Option<OwnedFd>,
     ) -> Result<Submitted, PublicError> {
         let parts = &self.engine.parts;
-        let known = admission::gather(parts.store.as_ref(), who, &request).await?;
-        let offers = self.offers.get(parts).await;
-        let run = RunId::from_entropy(&parts.entropy.draw()?);
-        let case = Case {
-            who,
-            request: &request,
-            known: &known,
-        };
-        let plan = admission::resolve(case, &offers, run)?;
+        allowed(who, Operation::Run)?;
         let idempotency = idempotency.map(|key| {
             let request = request.digest().map_err(|error| {
                 PublicError::new(
@@ -93,6 +86,24 @@ impl Control {
             Ok(Idempotency { key, request })
         });
         let idempotency = idempotency.transpose()?;
+        // Before anything that may have changed since the first time can refuse it.
+        let earlier = self.engine.earlier(&who.tenant, idempotency.as_ref());
+        if let Some(row) = earlier.await? {
+            return Ok(Submitted {
+                row,
+                new: false,
+                warnings: Vec::new(),
+            });
+        }
+        let known = admission::gather(parts.store.as_ref(), who, &request).await?;
+        let offers = self.offers.get(parts).await;
+        let run = RunId::from_entropy(&parts.entropy.draw()?);
+        let case = Case {
+            who,
+            request: &request,
+            known: &known,
+        };
+        let plan = admission::resolve(case, &offers, run)?;
         let warnings = plan.warnings.clone();
         let (row, new) = self.engine.submit(plan, idempotency, directory).await?;
         Ok(Submitted { row, new, warnings })

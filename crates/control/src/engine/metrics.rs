@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_core::end::EndReason;
+use leasehold_store::seam::Commits;
 
 /// Upper bounds of the buckets of a duration, in microseconds.
 const BUCKETS: [u64; 14] = [
@@ -122,6 +123,8 @@ counters! {
     store_errors: "Writes that the store did not do at once.",
     object_errors: "Objects that could not be kept at once.",
     objects_lost: "Objects that were given up.",
+    objects_removed: "Objects whose retention was over and that were removed.",
+    rows_compared: "Rows read to compare them with what is carried.",
     backend_errors: "Calls that the backend broke off.",
     orphans: "Computers and runs that nobody knew and that were ended.",
     not_clean: "Removals after which something was left.",
@@ -133,15 +136,25 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Adds some.
+pub(crate) fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
 impl Metrics {
     pub(crate) fn ended(&self, end: &EndReason) {
         count(&self.ends[end_place(end)]);
     }
 
     /// The text form that Prometheus reads.
-    pub(crate) fn print(&self, tenants: &[(u32, u32)]) -> String {
+    pub(crate) fn print(&self, tenants: &[(u32, u32)], store: Commits) -> String {
         let mut out = String::with_capacity(8_192);
-        for (name, doc, value) in self.plain() {
+        let Commits { writes, commits } = store;
+        let durable = [
+            ("store_writes", "Durable writes of the store.", writes),
+            ("store_commits", "Commits that they went in.", commits),
+        ];
+        for (name, doc, value) in self.plain().into_iter().chain(durable) {
             let name = format!("leasehold_{name}_total");
             let _ = writeln!(
                 out,
@@ -202,9 +215,17 @@ mod tests {
         count(&metrics.warm);
         metrics.ended(&EndReason::HostLost);
         metrics.waited.add(Duration::from_millis(3));
-        let text = metrics.print(&[(7, 2), (0, 1)]);
+        let text = metrics.print(
+            &[(7, 2), (0, 1)],
+            Commits {
+                writes: 9,
+                commits: 4,
+            },
+        );
         for line in [
             "leasehold_warm_total 1",
+            "leasehold_store_writes_total 9",
+            "leasehold_store_commits_total 4",
             "leasehold_runs_ended_total{end=\"host_lost\"} 1",
             "leasehold_runs_queued 7",
             "leasehold_runs_running 3",

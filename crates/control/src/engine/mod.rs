@@ -14,10 +14,12 @@ pub mod parts;
 mod pen;
 pub mod queue;
 mod recover;
+mod retention;
 mod submit;
 mod task;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +36,7 @@ use self::floor::Floor;
 pub(crate) use self::live::{Cancel, Live, Note, Seen};
 use self::metrics::Metrics;
 use self::parts::Parts;
+pub(crate) use self::retention::over;
 
 /// Pause between two looks at what is still running while draining.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -58,6 +61,14 @@ pub struct Engine {
     /// Requests under one idempotency key go one after another.
     keys: Mutex<HashMap<(Name, String), Gate>>,
     draining: watch::Sender<bool>,
+    /// Runs that were let go of before their seal, to be looked at in the next round.
+    dropped: Mutex<HashSet<RunId>>,
+    /// How far the walk through rows that are not sealed has come.
+    walked: Mutex<Option<(u64, RunId)>>,
+    /// Which objects are looked at next, by the first byte of their digest.
+    swept: AtomicU8,
+    /// One upload at a time, so that what is over the bound is never written.
+    pub(crate) uploading: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -88,6 +99,10 @@ impl Engine {
             falls: Mutex::default(),
             keys: Mutex::default(),
             draining: watch::Sender::new(false),
+            dropped: Mutex::default(),
+            walked: Mutex::default(),
+            swept: AtomicU8::new(0),
+            uploading: tokio::sync::Mutex::default(),
         });
         engine.take_up_all().await?;
         tokio::spawn(recover::keep_together(Arc::downgrade(&engine)));
@@ -102,6 +117,11 @@ impl Engine {
     fn forget(&self, run: &RunId) {
         locked(&self.live).remove(run);
         locked(&self.tasks).remove(run);
+    }
+
+    /// Has a run looked at in the next round: nobody carries it, and it may not be sealed.
+    fn drop_run(&self, run: &RunId) {
+        locked(&self.dropped).insert(run.clone());
     }
 
     /// The task of a run fell over: a bug of ours. It is taken up again, but not for ever.
@@ -181,7 +201,7 @@ impl Engine {
             .into_iter()
             .map(|(_, queued, running)| (queued, running))
             .collect();
-        self.metrics.print(&depths)
+        self.metrics.print(&depths, self.parts.store.commits())
     }
 }
 

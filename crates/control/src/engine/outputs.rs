@@ -20,6 +20,8 @@ use super::metrics::count;
 
 /// Longest output of a tool that is read as one structured value.
 pub(crate) const STRUCTURED_MAX: u64 = 4 << 20;
+/// The streams by their place.
+const STREAMS: [&str; 2] = ["stdout", "stderr"];
 /// How long bytes that cannot be kept are tried again.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
@@ -103,6 +105,8 @@ impl Engine {
         });
         match stored {
             Some(stored) if stored.stream.kept > offset => {
+                self.kept_still(row, STREAMS[which], |kept| kept.logs_s)
+                    .await?;
                 self.parts.objects.read(stored.digest, offset, most).await
             }
             _ => Ok(Vec::new()),

@@ -47,6 +47,18 @@ pub trait Objects: Send + Sync + 'static {
     fn read(&self, digest: Digest, offset: u64, most: usize) -> Doing<'_, Vec<u8>>;
 }
 
+    /// Objects whose digest begins with this byte and that were last put longer than `spared` ago.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    fn list(&self, first: u8, spared: Duration) -> Doing<'_, Vec<Digest>>;
+
+    /// Removes an object unless it was put within `spared`. Says whether it is gone.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    fn remove(&self, digest: Digest, spared: Duration) -> Doing<'_, bool>;
+
 impl Objects for leasehold_store::objects::Objects {
     fn put(&self, file: File, bytes: u64) -> Doing<'_, Digest> {
         Box::pin(async move {
@@ -76,6 +88,22 @@ impl Objects for leasehold_store::objects::Objects {
         })
     }
 }
+
+    fn list(&self, first: u8, spared: Duration) -> Doing<'_, Vec<Digest>> {
+        Box::pin(async move {
+            let listed = leasehold_store::objects::Objects::list(self, first).await;
+            let mut listed = listed.map_err(|error| error.public())?;
+            listed.retain(|one| one.age >= spared);
+            Ok(listed.into_iter().map(|one| one.stored.digest).collect())
+        })
+    }
+
+    fn remove(&self, digest: Digest, spared: Duration) -> Doing<'_, bool> {
+        Box::pin(async move {
+            let gone = self.delete(&digest, spared).await;
+            gone.map_err(|error| error.public())
+        })
+    }
 
 /// What a signed statement says.
 #[derive(Debug, Clone, Copy)]
@@ -163,6 +191,10 @@ pub struct Settings {
     /// How long after its end a removal may take before it is called stuck.
     pub removal_max: Duration,
 }
+    /// Objects that were put within this time are never removed: a row may be about to name them.
+    pub objects_spared: Duration,
+    /// How long an upload is kept after it was last uploaded, where no live run begins with it.
+    pub uploads_kept: Duration,
 
 impl Default for Settings {
     fn default() -> Self {
@@ -174,6 +206,8 @@ impl Default for Settings {
             reconcile_every: Duration::from_secs(2),
             removal_max: Duration::from_secs(150),
         }
+            objects_spared: Duration::from_secs(3_600),
+            uploads_kept: Duration::from_secs(86_400),
     }
 }
 

@@ -15,15 +15,18 @@ use leasehold_core::lease::Lease;
 use leasehold_core::outcome::RunState;
 use leasehold_core::run_contract::RunContract;
 use leasehold_core::spec::{ExecSpec, SandboxSpec};
-use leasehold_store::seam::{PAGE_MAX, RunFilter, RunRow, StoreError};
+use leasehold_store::seam::{PAGE_MAX, RunRow, StoreError};
 
 use super::live::Live;
-use super::metrics::count;
+use super::metrics::{add, count};
 use super::submit::{Sealed, ticket};
-use super::task::{Begin, backend_run};
+use super::task::{ATTEMPTS_MAX, Begin, backend_run};
 use super::{Engine, locked};
 use crate::plan::{Plan, Share, Start};
 
+/// Rows that nobody is known to have let go of and that are looked at in one round all the same, so that a
+/// row is missed for long by no mistake of ours.
+const WALK: u32 = 200;
 /// Rounds between two removals of rows whose retention is over.
 const PRUNE_EVERY: u32 = 30;
 /// Most rows removed in one round.
@@ -53,6 +56,7 @@ pub(super) async fn keep_together(engine: Weak<Engine>) {
         let every = match engine.upgrade() {
             Some(engine) if !engine.draining() => {
                 engine.reconcile().await;
+                engine.sweep_objects().await;
                 if round.is_multiple_of(PRUNE_EVERY) {
                     engine.prune().await;
                 }
@@ -68,7 +72,7 @@ pub(super) async fn keep_together(engine: Weak<Engine>) {
 impl Engine {
     /// One comparison.
     async fn reconcile(self: &Arc<Self>) {
-        if let Err(error) = self.take_up_all().await {
+        if let Err(error) = self.take_up_some().await {
             count(&self.metrics.store_errors);
             tracing::warn!(%error, "rows cannot be compared");
         }
@@ -83,9 +87,67 @@ impl Engine {
         }
     }
 
-    /// Takes up every run that is not sealed and that nobody carries, oldest first.
+    /// Takes up every run that is not sealed, oldest first.
     pub(super) async fn take_up_all(self: &Arc<Self>) -> Result<(), StoreError> {
-        let mut rows = self.unsealed().await?;
+        let mut after = None;
+        loop {
+            let rows = self.unsealed(after.take(), PAGE_MAX).await?;
+            let last = rows.len() < PAGE_MAX as usize;
+            after = rows
+                .last()
+                .map(|row| (row.accepted_unix_ms, row.run.clone()));
+            self.take_up_rows(rows).await?;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes up the runs that were let go of before their seal, and looks at some more rows, so that all have
+    /// been looked at after a while.
+    async fn take_up_some(self: &Arc<Self>) -> Result<(), StoreError> {
+        let dropped: Vec<RunId> = locked(&self.dropped).drain().collect();
+        let mut rows = Vec::new();
+        for (place, run) in dropped.iter().enumerate() {
+            match self.parts.store.run(None, run.clone()).await {
+                Ok(row) if row.state == RunState::Sealed => {}
+                Ok(row) => rows.push(row),
+                Err(StoreError::NotFound(_)) => {}
+                Err(error) => {
+                    locked(&self.dropped).extend(dropped[place..].iter().cloned());
+                    locked(&self.dropped).extend(rows.into_iter().map(|row| row.run));
+                    return Err(error);
+                }
+            }
+        }
+        add(&self.metrics.rows_compared, rows.len() as u64);
+        let again: Vec<RunId> = rows.iter().map(|row| row.run.clone()).collect();
+        if let Err(error) = self.take_up_rows(rows).await {
+            locked(&self.dropped).extend(again);
+            return Err(error);
+        }
+        let after = locked(&self.walked).clone();
+        let rows = self.unsealed(after, WALK).await?;
+        let next = rows
+            .last()
+            .map(|row| (row.accepted_unix_ms, row.run.clone()));
+        let next = next.filter(|_| rows.len() == WALK as usize);
+        self.take_up_rows(rows).await?;
+        *locked(&self.walked) = next;
+        Ok(())
+    }
+
+    async fn unsealed(
+        &self,
+        after: Option<(u64, RunId)>,
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        let rows = self.parts.store.unsealed(after, limit).await?;
+        add(&self.metrics.rows_compared, rows.len() as u64);
+        Ok(rows)
+    }
+
+    async fn take_up_rows(self: &Arc<Self>, mut rows: Vec<RunRow>) -> Result<(), StoreError> {
         rows.retain(|row| self.live(&row.run).is_none() && !self.is_stuck(&row.run));
         if rows.is_empty() {
             return Ok(());
@@ -100,7 +162,7 @@ impl Engine {
                 leases.insert(lease.run.clone(), lease);
             }
         }
-        for row in rows.into_iter().rev() {
+        for row in rows {
             let run = row.run.clone();
             match self.take_up(row, leases.remove(&run)).await {
                 Ok(()) => {}
@@ -118,28 +180,14 @@ impl Engine {
         locked(&self.stuck).contains_key(run)
     }
 
-    async fn unsealed(&self) -> Result<Vec<RunRow>, StoreError> {
-        let mut rows: Vec<RunRow> = Vec::new();
-        loop {
-            let filter = RunFilter {
-                states: vec![RunState::Queued, RunState::Running, RunState::Ended],
-                before: rows
-                    .last()
-                    .map(|row| (row.accepted_unix_ms, row.run.clone())),
-                limit: PAGE_MAX,
-                ..RunFilter::default()
-            };
-            let page = self.parts.store.runs(filter).await?;
-            let full = page.len() == PAGE_MAX as usize;
-            rows.extend(page);
-            if !full {
-                return Ok(rows);
-            }
-        }
-    }
-
     /// Takes up one run at the state its row shows.
     async fn take_up(self: &Arc<Self>, row: RunRow, lease: Option<Lease>) -> Result<(), Trouble> {
+        if let Some(lease) = &lease
+            && self.is_anothers(lease)
+        {
+            // Whoever has the right may use it; it is looked at again with every walk.
+            return Ok(());
+        }
         let plan = Arc::new(self.plan_of(&row).await?);
         // It may have been sealed since the rows were listed.
         let row = self.parts.store.run(None, row.run).await?;
@@ -174,6 +222,11 @@ impl Engine {
         };
         self.spawn(live, plan, None, begin);
         Ok(())
+    }
+
+    /// Whether the right to a run is another worker's still (invariant I4).
+    fn is_anothers(&self, lease: &Lease) -> bool {
+        lease.worker != self.parts.worker && self.parts.clock.unix_ms() < lease.expires_unix_ms
     }
 
     /// What was admitted, as kept.
@@ -248,9 +301,16 @@ impl Engine {
 
     /// Every id under which a run of this process may be known to the backend.
     fn known(&self) -> HashSet<RunId> {
-        let runs: Vec<RunId> = locked(&self.live).keys().cloned().collect();
-        let again = runs.iter().map(|run| backend_run(run, 2));
-        again.chain(runs.iter().cloned()).collect()
+        let all = locked(&self.live);
+        let mut known: HashSet<RunId> = all.keys().cloned().collect();
+        for live in all.values() {
+            // Each launch has an epoch of its own.
+            let epoch = u32::try_from(live.row().epoch.0).unwrap_or(u32::MAX);
+            for attempt in 2..=epoch.min(ATTEMPTS_MAX) {
+                known.insert(backend_run(&live.run, attempt));
+            }
+        }
+        known
     }
 
     /// Whether a run that came in meanwhile is its own, or the store cannot say.

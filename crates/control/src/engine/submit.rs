@@ -79,7 +79,11 @@ impl Engine {
         let turn = Arc::clone(locked(&self.keys).entry(key.clone()).or_default());
         let submitted = {
             let _turn = turn.lock().await;
-            self.admit(plan, idempotency, directory).await
+            match self.earlier(&key.0, idempotency.as_ref()).await {
+                Ok(Some(row)) => Ok((row, false)),
+                Ok(None) => self.admit(plan, idempotency, directory).await,
+                Err(error) => Err(error),
+            }
         };
         let mut keys = locked(&self.keys);
         // Ours and the map's: nobody else waits.
@@ -90,6 +94,28 @@ impl Engine {
     }
 
     async fn admit(
+    /// The run that a key stands for already: a retry is told of it whatever a new run would be told, and
+    /// counts for nothing.
+    ///
+    /// # Errors
+    /// `conflict` for a key that was used for another request.
+    pub(crate) async fn earlier(
+        &self,
+        tenant: &Name,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<RunRow>, PublicError> {
+        let Some(Idempotency { key, request }) = idempotency else {
+            return Ok(None);
+        };
+        let found = self.parts.store.earlier(tenant.clone(), key.clone()).await;
+        match found.map_err(|error| error.public())? {
+            Some((first, row)) if first != *request => {
+                Err(StoreError::KeyReused { first: row.run }.public())
+            }
+            found => Ok(found.map(|(_, row)| row)),
+        }
+    }
+
         self: &Arc<Self>,
         plan: Plan,
         idempotency: Option<Idempotency>,
@@ -131,6 +157,8 @@ impl Engine {
             Err(error) => {
                 count(&self.metrics.store_errors);
                 return Err(error.public());
+                // It may be there all the same.
+                self.drop_run(run);
             }
             Ok(Admitted::Earlier(row)) => return Ok((*row, false)),
             Ok(Admitted::New) => {}
@@ -233,7 +261,11 @@ impl Engine {
             .run(Some(tenant), from.clone())
             .await
             .ok()?;
-        Some((from, Box::new(row.outcome?)))
+        let outcome = row.outcome?;
+        // Its streams and files must outlast the row that will name them, too.
+        self.stay(outcome.named())
+            .await
+            .then(|| (from, Box::new(outcome)))
     }
 
     /// Lets a run wait that has waited for so long already.

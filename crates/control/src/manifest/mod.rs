@@ -124,13 +124,20 @@ pub struct Manifest {
     pub idempotent: bool,
     /// Whether equal inputs give equal outputs, so that a result may be kept.
     pub cacheable: bool,
-    /// How often a run is begun at most when its worker is lost; 1 unless it is idempotent.
+    /// How often a run is begun at most, where its worker or computer is lost or none can be made; without a
+    /// word 2 for one that is idempotent, else 1.
     pub attempts: u32,
     /// What the worker must have beside the backend.
     pub capabilities: Vec<String>,
 }
 
 impl Manifest {
+    /// Launches of a run at most where its manifest does not say.
+    #[must_use]
+    pub fn attempts_of(idempotent: bool) -> u32 {
+        if idempotent { 2 } else { 1 }
+    }
+
     /// Reads a manifest from its tree.
     ///
     /// # Errors

@@ -298,7 +298,7 @@ fn attempts(top: &mut Fields<'_>, idempotent: bool) -> u32 {
             }
             attempts
         }
-        None => 1,
+        None => Manifest::attempts_of(idempotent),
     };
     fields.close();
     attempts

@@ -138,7 +138,7 @@ retry: {attempts: 2}
         "line 2: version: 1.4: expected a text: write it in quotes",
         "line 5: entrypoint.file: the name \"../main.py\" is not allowed",
         "line 7: limits.memory: \"12X\": expected a size such as 512M (8M to 1024T)",
-        "line 8: limits.swap: unknown field: known here are cpu, memory, disk, inodes, pids, files, timeout, cpu_time, grace, output, on_output",
+        "line 8: limits.swap: unknown field: known here are cpu, memory, disk, inodes, pids, files, timeout, cpu_time, grace, output, on_output, on_denied",
         "line 10: environment.set.LD_PRELOAD: \"LD_PRELOAD\" may not be set",
         "line 10: environment.set.OK: expected a text",
         "line 12: credentials[0].way: \"argv\": expected one of proxy, broker, file, env",

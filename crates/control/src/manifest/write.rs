@@ -64,7 +64,7 @@ pub(super) fn value(manifest: &Manifest) -> Value {
     put("permissions", json!(manifest.permissions));
     put("idempotent", json!(manifest.idempotent));
     put("cacheable", json!(manifest.cacheable));
-    if manifest.attempts > 1 {
+    if manifest.attempts != Manifest::attempts_of(manifest.idempotent) {
         put("retry", json!({"attempts": manifest.attempts}));
     }
     put("capabilities", json!(manifest.capabilities));

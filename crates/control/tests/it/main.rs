@@ -9,6 +9,8 @@
 mod admin;
 mod engine;
 mod evidence;
+mod fence;
+mod kept;
 mod keys;
 mod process;
 mod remote;

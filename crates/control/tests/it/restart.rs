@@ -224,6 +224,7 @@ fn p84_a_run_that_may_have_read_half_its_input_is_never_called_completed() {
                 draft.start.exec.stdin = true;
                 draft.start.stdin = Some(b"all of it".to_vec());
                 draft.contract.idempotent = idempotent;
+                draft.contract.attempts = 1 + u32::from(idempotent);
                 let _ = engine.submit(draft.plan(), None, None).await;
             })
         });
@@ -341,6 +342,7 @@ async fn a_lost_host_ends_a_run_and_only_an_idempotent_one_is_launched_again() {
         let control = Control::new(Arc::clone(&engine));
         let mut draft = Draft::script("acme", Script::Sleep);
         draft.contract.idempotent = idempotent;
+        draft.contract.attempts = 1 + u32::from(idempotent);
         let run = engine.submit(draft.plan(), None, None).await.unwrap().0.run;
         let running = |want: usize| {
             let backend = world.backend.clone();
@@ -437,7 +439,10 @@ async fn p70_a_holder_whose_right_has_passed_on_ends_its_computer_and_writes_not
     }
     let row = world.store.run(None, run.clone()).await.unwrap();
     let facts = world.facts(&run).await;
-    assert!(row.outcome.is_none() || row.epoch.0 > 2, "{row:?}");
+    // Nor is it taken up again while the other's lease holds.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert!(row.outcome.is_none() && row.epoch.0 == 2, "{row:?}");
+    assert_eq!(world.store.run(None, run.clone()).await.unwrap().epoch.0, 2);
     let wrote = facts
         .iter()
         .position(|fact| matches!(fact, RunFact::Adopted { .. }))

@@ -110,7 +110,6 @@ fn contract(tenant: &str, exec: &ExecSpec, limits: &Limits) -> RunContract {
         },
         posture: Digest::of(b"posture"),
         limits: limits.clone(),
-        kill_on_denied: false,
         workspace: WorkspaceTerms {
             mode: WorkspaceMode::Ephemeral,
             content: None,
@@ -135,6 +134,7 @@ fn contract(tenant: &str, exec: &ExecSpec, limits: &Limits) -> RunContract {
         policies: Vec::new(),
         idempotent: false,
         cacheable: false,
+        attempts: 1,
         priority: 0,
         max_wait_ms: 60_000,
     }
@@ -261,6 +261,7 @@ impl World {
                 removal_max: Duration::from_secs(5),
             },
             failpoints: Failpoints::default(),
+                ..Settings::default()
         }
     }
 

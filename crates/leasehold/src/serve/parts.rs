@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use leasehold_control::archive::{self, ARCHIVE_MAX, Entry, Tree};
 use leasehold_control::engine::parts::{Doing, Objects, Workspaces};
@@ -69,6 +70,22 @@ impl Objects for Stored {
             read.map_err(|error| public(&error))
         })
     }
+
+    fn list(&self, first: u8, spared: Duration) -> Doing<'_, Vec<Digest>> {
+        Box::pin(async move {
+            let listed = self.0.list(first).await;
+            let mut listed = listed.map_err(|error| public(&error))?;
+            listed.retain(|one| one.age >= spared);
+            Ok(listed.into_iter().map(|one| one.stored.digest).collect())
+        })
+    }
+
+    fn remove(&self, digest: Digest, spared: Duration) -> Doing<'_, bool> {
+        Box::pin(async move {
+            let gone = self.0.delete(&digest, spared).await;
+            gone.map_err(|error| public(&error))
+        })
+    }
 }
 
 /// Trees that workspaces begin with, one directory for each run.
@@ -121,9 +138,16 @@ impl Workspaces for Trees {
     fn unpack(&self, run: RunId, archives: Vec<Digest>) -> Doing<'_, OwnedFd> {
         Box::pin(async move {
             let mut whole = Tree::new();
-            for digest in archives {
+            for (at, digest) in archives.into_iter().enumerate() {
                 let bytes = self.content(&digest).await?;
-                let tree = archive::unpack(&bytes).map_err(|error| {
+                let tree = archive::unpack(&bytes).and_then(|tree| {
+                    // The first may be a tool's own; what is laid over it is a caller's.
+                    if at > 0 {
+                        archive::check_content(&tree)?;
+                    }
+                    Ok(tree)
+                });
+                let tree = tree.map_err(|error| {
                     PublicError::new(ErrorKind::Invalid, format!("archive {digest}: {error}"))
                 })?;
                 whole.extend(tree);
@@ -189,6 +213,37 @@ fn write(place: &Path, tree: &BTreeMap<String, Entry>) -> std::io::Result<OwnedF
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn p68_what_a_caller_sent_never_replaces_a_tools_own_files() {
+        let root = std::env::temp_dir().join(format!("leasehold-layers-{}", std::process::id()));
+        let objects = leasehold_store::objects::Objects::local(root.join("objects")).unwrap();
+        let trees = Trees::new(objects.clone(), root.join("trees")).unwrap();
+        let keep = async |name: &str, text: &str| {
+            let file = Entry::File {
+                executable: false,
+                content: text.into(),
+            };
+            let tree = Tree::from([(name.to_owned(), file)]);
+            let bytes = archive::pack(&tree).unwrap();
+            objects.put(&bytes).await.unwrap().digest
+        };
+        let tool = keep(".tool/main.py", "the tool's").await;
+        let run = RunId::from_entropy(&[2; 13]);
+        for name in [".tool/main.py", ".tool/json.py", ".tool"] {
+            let sent = keep(name, "the caller's").await;
+            let refused = trees.unpack(run.clone(), vec![tool, sent]).await;
+            let error = refused.expect_err(name);
+            assert_eq!(error.kind, ErrorKind::Invalid, "{name}: {}", error.message);
+        }
+        let beside = keep("in.txt", "the caller's").await;
+        trees.unpack(run.clone(), vec![tool, beside]).await.unwrap();
+        let path = root.join("trees").join(run.as_str());
+        let program = fs::read_to_string(path.join(".tool/main.py")).unwrap();
+        assert_eq!(program, "the tool's");
+        assert!(path.join("in.txt").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
 
     #[tokio::test]
     async fn trees_are_written_and_removed() {

@@ -8,6 +8,7 @@ mod keys;
 mod leases;
 mod lists;
 mod logs;
+mod objects;
 mod runs;
 mod storm;
 mod world;
@@ -163,6 +164,9 @@ cases! {
     keys: a_name_of_a_tenant_is_used_once, keys_are_revoked_once, tools_never_change,
         policies_count_by_one, workers_and_results_are_kept;
     lists: pages_have_no_gap_and_nothing_twice, filters_hold, another_tenants_is_not_there;
+    objects: an_upload_is_its_tenants_alone_and_bounded, an_upload_stays_while_a_run_begins_with_it,
+        what_is_named_is_told_until_its_time_is_over, a_key_tells_its_run,
+        what_is_not_sealed_comes_oldest_first;
     storm: sixteen_callers_leave_whole_chains;
 }
 

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use leasehold_core::digest::{Digest, canonical};
+use leasehold_core::error::Internal;
 use leasehold_core::event::{Event, Head, TenantEntry, TenantFact};
 use leasehold_core::id::{KeyId, LeaseId, RunId};
 use leasehold_core::lease::{Epoch, Lease};
@@ -29,8 +30,8 @@ pub use error::OpenError;
 pub use writer::{Faults, Point};
 
 use crate::seam::{
-    Admission, Admitted, Change, Doing, KeyRow, PolicyRow, RunFilter, RunRow, Sealing, SignedHead,
-    Store, StoreError, ToolRow, WorkerRow,
+    Admission, Admitted, Change, Commits, Doing, KeyRow, PolicyRow, RunFilter, RunRow, Sealing,
+    SignedHead, Store, StoreError, ToolRow, UploadBounds, UploadRow, WorkerRow,
 };
 use readers::Readers;
 use reserve::Reserve;
@@ -65,6 +66,7 @@ impl Options {
 pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
+    faults: Option<Faults>,
     // Released last, when nothing of ours writes any more.
     _lock: File,
 }
@@ -80,7 +82,8 @@ impl SqliteStore {
         let lock = open::lock(&paths.lock)?;
         let conn = open::writer(&paths.database)?;
         let reserve = Reserve::new(paths.reserve);
-        let writer = Writer::start(conn, options.together, options.faults, reserve);
+        let faults = options.faults;
+        let writer = Writer::start(conn, options.together, faults.clone(), reserve);
         let writer = writer.map_err(|source| OpenError::Io {
             action: "start the writer of",
             path: paths.database.clone(),
@@ -89,6 +92,7 @@ impl SqliteStore {
         Ok(Self {
             writer,
             readers: Readers::new(paths.database),
+            faults,
             _lock: lock,
         })
     }
@@ -118,7 +122,28 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&rusqlite::Connection) -> Result<T, StoreError> + Send + 'static,
     {
-        Box::pin(self.readers.read(work))
+        match self.is_away() {
+            Some(error) => Box::pin(std::future::ready(Err(error))),
+            None => Box::pin(self.readers.read(work)),
+        }
+    }
+
+    /// A read of a few rows by their keys.
+    fn look_up<T, F>(&self, work: F) -> Doing<'_, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&rusqlite::Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        match self.is_away() {
+            Some(error) => Box::pin(std::future::ready(Err(error))),
+            None => Box::pin(self.readers.look_up(work)),
+        }
+    }
+
+    /// Whether a test has it that nothing can be read.
+    fn is_away(&self) -> Option<StoreError> {
+        let away = self.faults.as_ref()?(Point::Begin, "read");
+        away.then(|| StoreError::Engine(Internal::new("a test took the disk away")))
     }
 }
 
@@ -203,10 +228,11 @@ impl Store for SqliteStore {
         events: Vec<Event>,
     ) -> Doing<'_, ()> {
         Box::pin(async move {
-            let outcome = String::from_utf8(canonical(&outcome)?)
+            let text = String::from_utf8(canonical(&outcome)?)
                 .map_err(|error| error::damaged("an outcome", error))?;
             let work = move |conn: &rusqlite::Connection, events: &[Written]| {
-                write::runs::conclude(conn, &run, epoch, &outcome, events)
+                write::runs::conclude(conn, &run, epoch, &text, events)?;
+                write::objects::name_results(conn, &run, &outcome)
             };
             self.write_events(ends("conclude"), events, work).await
         })
@@ -226,7 +252,15 @@ impl Store for SqliteStore {
     }
 
     fn run(&self, tenant: Option<Name>, run: RunId) -> Doing<'_, RunRow> {
-        self.read(move |conn| read::run(conn, tenant.as_ref(), &run))
+        self.look_up(move |conn| read::run(conn, tenant.as_ref(), &run))
+    }
+
+    fn earlier(&self, tenant: Name, key: String) -> Doing<'_, Option<(Digest, RunRow)>> {
+        self.read(move |conn| read::earlier(conn, &tenant, &key))
+    }
+
+    fn unsealed(&self, after: Option<(u64, RunId)>, limit: u32) -> Doing<'_, Vec<RunRow>> {
+        self.read(move |conn| read::unsealed(conn, after.as_ref(), limit))
     }
 
     fn contract(&self, run: RunId) -> Doing<'_, Vec<u8>> {
@@ -300,7 +334,7 @@ impl Store for SqliteStore {
     }
 
     fn tenant(&self, tenant: Name) -> Doing<'_, Tenant> {
-        self.read(move |conn| read::tenant(conn, &tenant))
+        self.look_up(move |conn| read::tenant(conn, &tenant))
     }
 
     fn tenants(&self) -> Doing<'_, Vec<Tenant>> {
@@ -308,7 +342,7 @@ impl Store for SqliteStore {
     }
 
     fn key(&self, key: KeyId) -> Doing<'_, KeyRow> {
-        self.read(move |conn| read::key(conn, &key))
+        self.look_up(move |conn| read::key(conn, &key))
     }
 
     fn keys(&self, tenant: Name) -> Doing<'_, Vec<KeyRow>> {
@@ -316,7 +350,7 @@ impl Store for SqliteStore {
     }
 
     fn tool(&self, tenant: Name, tool: ToolRef) -> Doing<'_, ToolRow> {
-        self.read(move |conn| read::tool(conn, &tenant, &tool))
+        self.look_up(move |conn| read::tool(conn, &tenant, &tool))
     }
 
     fn tools(&self, tenant: Name, tool: Option<Name>) -> Doing<'_, Vec<ToolRow>> {
@@ -324,7 +358,7 @@ impl Store for SqliteStore {
     }
 
     fn policy(&self, scope: String) -> Doing<'_, Option<PolicyRow>> {
-        self.read(move |conn| read::policy(conn, &scope))
+        self.look_up(move |conn| read::policy(conn, &scope))
     }
 
     fn policy_version(&self, scope: String, version: u64) -> Doing<'_, PolicyRow> {
@@ -342,7 +376,36 @@ impl Store for SqliteStore {
     }
 
     fn cached(&self, tenant: Name, key: Digest) -> Doing<'_, Option<RunId>> {
-        self.read(move |conn| read::cached(conn, &tenant, &key))
+        self.look_up(move |conn| read::cached(conn, &tenant, &key))
+    }
+
+    fn room_for_upload(&self, upload: UploadRow, bounds: UploadBounds) -> Doing<'_, ()> {
+        self.read(move |conn| write::objects::room(conn, &upload, bounds))
+    }
+
+    fn put_upload(&self, upload: UploadRow, bounds: UploadBounds) -> Doing<'_, ()> {
+        self.write(begins("put_upload"), move |conn| {
+            write::objects::put_upload(conn, &upload, bounds)
+        })
+    }
+
+    fn upload(&self, tenant: Name, digest: Digest) -> Doing<'_, UploadRow> {
+        self.read(move |conn| write::objects::upload(conn, &tenant, &digest))
+    }
+
+    fn named(&self, digests: Vec<Digest>, at_unix_ms: u64) -> Doing<'_, Vec<Digest>> {
+        self.read(move |conn| write::objects::named(conn, &digests, at_unix_ms))
+    }
+
+    fn prune_names(
+        &self,
+        now_unix_ms: u64,
+        uploaded_before_unix_ms: u64,
+        limit: u32,
+    ) -> Doing<'_, u32> {
+        self.write(ends("prune_names"), move |conn| {
+            write::objects::prune(conn, now_unix_ms, uploaded_before_unix_ms, limit)
+        })
     }
 
     fn put_worker(&self, worker: WorkerRow) -> Doing<'_, ()> {
@@ -353,6 +416,10 @@ impl Store for SqliteStore {
 
     fn workers(&self) -> Doing<'_, Vec<WorkerRow>> {
         self.read(read::workers)
+    }
+
+    fn commits(&self) -> Commits {
+        self.writer.commits()
     }
 
     fn prune(&self, now_unix_ms: u64, limit: u32) -> Doing<'_, u32> {

@@ -14,10 +14,16 @@ use rustix::fs::FlockOperation;
 use super::error::OpenError;
 
 /// Each migration, in order: name and text.
-const MIGRATIONS: [(&str, &str); 1] = [(
-    "0001-planes",
-    include_str!("../../migrations/0001-planes.sql"),
-)];
+const MIGRATIONS: [(&str, &str); 2] = [
+    (
+        "0001-planes",
+        include_str!("../../migrations/0001-planes.sql"),
+    ),
+    (
+        "0002-objects",
+        include_str!("../../migrations/0002-objects.sql"),
+    ),
+];
 
 /// `LHLD`: tells our database from any other.
 const APPLICATION_ID: u32 = 0x4c48_4c44;

@@ -104,6 +104,43 @@ pub(super) fn runs(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunRow>>
     all(conn, &text, params_from_iter(given), rows::run)
 }
 
+pub(super) fn earlier(
+    conn: &Connection,
+    tenant: &Name,
+    key: &str,
+) -> Result<Option<(Digest, RunRow)>> {
+    let columns: Vec<String> = rows::RUN
+        .split(',')
+        .map(|column| format!("r.{}", column.trim()))
+        .collect();
+    let text = format!(
+        "SELECT {}, i.request FROM idempotency i JOIN runs r ON r.id = i.run WHERE i.tenant = ? AND i.key = ?",
+        columns.join(", ")
+    );
+    let last = columns.len();
+    let given = params![tenant.as_str(), key];
+    one(conn, &text, given, |row| {
+        Ok((rows::digest(row, last)?, rows::run(row)?))
+    })
+}
+
+pub(super) fn unsealed(
+    conn: &Connection,
+    after: Option<&(u64, RunId)>,
+    limit: u32,
+) -> Result<Vec<RunRow>> {
+    let text = format!(
+        "SELECT {} FROM runs WHERE state <> 'sealed' AND (accepted_ms, run) > (?, ?) ORDER BY accepted_ms, run LIMIT ?",
+        rows::RUN
+    );
+    let (at, run) = match after {
+        Some((at, run)) => (int(*at), run.as_str()),
+        None => (-1, ""),
+    };
+    let given = params![at, run, limit.min(PAGE_MAX)];
+    all(conn, &text, given, rows::run)
+}
+
 fn of_run<T>(
     conn: &Connection,
     run: &RunId,

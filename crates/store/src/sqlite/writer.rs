@@ -10,6 +10,7 @@
 //! full, jobs that end something may use a reserve that was set aside in better times.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::error::{classify, is_full};
 use super::reserve::Reserve;
-use crate::seam::StoreError;
+use crate::seam::{Commits, StoreError};
 
 /// Most jobs that wait; further callers wait before they enter.
 const QUEUE_MAX: usize = 1_024;
@@ -110,8 +111,16 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, StoreError> + Send> Job for Typ
     }
 }
 
+/// Durable writes and the commits they went in.
+#[derive(Debug, Default)]
+struct Counted {
+    writes: AtomicU64,
+    commits: AtomicU64,
+}
+
 /// The writer as its callers hold it.
 pub(super) struct Writer {
+    counted: Arc<Counted>,
     queue: Option<Sender<Box<dyn Job>>>,
     places: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
@@ -126,7 +135,9 @@ impl Writer {
         reserve: Reserve,
     ) -> std::io::Result<Self> {
         let (queue, jobs) = channel();
+        let counted = Arc::<Counted>::default();
         let mut desk = Desk {
+            counted: Arc::clone(&counted),
             conn,
             batch_max: if together { BATCH_MAX } else { 1 },
             faults,
@@ -139,10 +150,19 @@ impl Writer {
             .name("store-writer".to_owned())
             .spawn(move || desk.serve(&jobs))?;
         Ok(Self {
+            counted,
             queue: Some(queue),
             places: Arc::new(Semaphore::new(QUEUE_MAX)),
             thread: Some(thread),
         })
+    }
+
+    /// What was committed durably so far.
+    pub(super) fn commits(&self) -> Commits {
+        Commits {
+            writes: self.counted.writes.load(Ordering::Relaxed),
+            commits: self.counted.commits.load(Ordering::Relaxed),
+        }
     }
 
     /// Hands in a write and waits for its answer.
@@ -182,6 +202,7 @@ impl Drop for Writer {
 /// The thread's own things.
 struct Desk {
     conn: Connection,
+    counted: Arc<Counted>,
     batch_max: usize,
     faults: Option<Faults>,
     reserve: Reserve,
@@ -278,6 +299,11 @@ impl Desk {
         }
         self.faults(Point::Written, jobs)?;
         cached(&self.conn, "COMMIT")?;
+        if class == Class::Durable {
+            let writes = &self.counted.writes;
+            writes.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+            self.counted.commits.fetch_add(1, Ordering::Relaxed);
+        }
         self.faults(Point::Committed, jobs)
             .or_else(|_| Ok::<(), rusqlite::Error>(()))
     }

@@ -190,7 +190,7 @@ fn a_newer_format_is_refused_with_both_numbers() {
         Ok(_) => panic!("it was opened"),
     };
     assert!(
-        text.contains("format 99") && text.contains("up to 1"),
+        text.contains("format 99") && text.contains("up to 2"),
         "{text}"
     );
 }

@@ -111,8 +111,13 @@ async fn a_collector_sees_all_and_removes_one() {
     put.sort_by_key(|stored| stored.digest);
     seen.sort_by_key(|stored| stored.digest);
     assert_eq!(seen, put);
-    objects.delete(&put[0].digest).await.unwrap();
-    objects.delete(&put[0].digest).await.unwrap();
+    let hour = std::time::Duration::from_secs(3_600);
+    assert!(!objects.delete(&put[0].digest, hour).await.unwrap());
+    assert_eq!(objects.size(&put[0].digest).await.unwrap(), 4);
+    for _ in 0..2 {
+        let gone = objects.delete(&put[0].digest, std::time::Duration::ZERO).await;
+        assert!(gone.unwrap());
+    }
     let gone = objects.size(&put[0].digest).await;
     assert!(matches!(gone, Err(ObjectError::NotFound(_))));
 }

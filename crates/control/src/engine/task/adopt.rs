@@ -22,6 +22,7 @@ impl Task {
         self.deadline = Instant::now() + left;
         // Until the new lease is there, the old one is what is held.
         self.lease = Some(before.clone());
+        let own = self.is_own();
         let found = self.find_any().await;
         let lease = self.new_lease(before.expires_unix_ms);
         let worker = lease.worker.clone();
@@ -46,14 +47,25 @@ impl Task {
                 }
                 Ok(Went::Follow(Box::new(self.take_up(*execution))))
             }
-            Found::Never => self.launch().await,
-            Found::Unreachable => Ok(Went::Unknown),
+            Found::Never if own => self.launch().await,
+            // It may have begun at a worker that cannot be asked any more.
+            Found::Never if self.may_begin_again() => self.begin_again().await,
+            Found::Never | Found::Unreachable => Ok(Went::Unknown),
         }
+    }
+
+    /// Whether what is held was granted to this worker.
+    pub(super) fn is_own(&self) -> bool {
+        let worker = &self.engine.parts.worker;
+        self.lease
+            .as_ref()
+            .is_none_or(|lease| lease.worker == *worker)
     }
 
     /// Looks for the newest launch of it.
     pub(super) async fn find_any(&mut self) -> Found {
-        for attempt in (1..=ATTEMPTS_MAX).rev() {
+        let most = self.plan.contract.attempts.clamp(1, ATTEMPTS_MAX);
+        for attempt in (1..=most).rev() {
             match self.find(&backend_run(&self.live.run, attempt)).await {
                 Found::Never => {}
                 found => {

@@ -58,17 +58,25 @@ fn removes(time: &StageTime) -> bool {
 }
 
 impl Task {
-    /// Whether it is launched once more: its host was lost, and the tool says that this does no harm.
+    /// Whether it is begun again: its host or computer was lost, and the tool says that this does no harm.
     pub(super) fn again(&self, record: &RunRecord) -> bool {
-        let lost = self.reason(record) == EndReason::HostLost;
-        let time = Instant::now() < self.deadline;
-        lost && self.plan.contract.idempotent
-            && self.attempt < ATTEMPTS_MAX
-            && time
+        let lost = matches!(
+            self.reason(record),
+            EndReason::HostLost | EndReason::SandboxCrashed { .. }
+        );
+        lost && self.may_begin_again()
+    }
+
+    /// Whether its contract, its time and its caller let it be begun once more.
+    pub(super) fn may_begin_again(&self) -> bool {
+        let contract = &self.plan.contract;
+        contract.idempotent
+            && self.attempt < contract.attempts.min(ATTEMPTS_MAX)
+            && Instant::now() < self.deadline
             && !self.unwanted()
     }
 
-    /// Launches it once more under the next epoch, after what is left of the first launch was seen gone.
+    /// Begins it again after what is left of the launch before was seen gone.
     pub(super) async fn reschedule(
         &mut self,
         record: Box<RunRecord>,
@@ -78,6 +86,11 @@ impl Task {
         let mut facts = facts_of(&record);
         facts.push(RunFact::Cleaned { observed });
         self.pen.write(Write::Append, facts).await?;
+        self.begin_again().await
+    }
+
+    /// Launches it once more under the next epoch and another id; its lease is the event that tells of it.
+    pub(super) async fn begin_again(&mut self) -> Result<Went, Stop> {
         count(&self.engine.metrics.rescheduled);
         self.attempt += 1;
         self.verdict = None;
@@ -445,6 +458,10 @@ impl Task {
         }
         let execution = match self.find_any().await {
             Found::There(execution) => *execution,
+            Found::Never | Found::Unreachable if !self.is_own() => {
+                let observed = single(false, "its worker is another, which was lost");
+                return self.seal(&outcome, Vec::new(), observed).await;
+            }
             Found::Never if outcome.stdout.is_none() => {
                 let observed = single(true, "the worker made none");
                 return self.seal(&outcome, Vec::new(), observed).await;

@@ -38,6 +38,7 @@ impl Task {
     pub(super) async fn launch(&mut self) -> Result<Went, Stop> {
         let begun = Instant::now();
         let mut tries = 0;
+        let mut begun_there = false;
         loop {
             tries += 1;
             if self.unwanted() {
@@ -59,10 +60,15 @@ impl Task {
                 Err(error) => error,
             };
             match error {
-                BackendError::Refused(error) if error.kind == ErrorKind::Exists => {}
+                BackendError::Refused(error) if error.kind == ErrorKind::Exists => {
+                    begun_there = true
+                }
                 BackendError::Refused(error) => {
-                    if !error.kind.retryable() || tries == TRIES_MAX {
+                    if !error.kind.retryable() {
                         return Ok(never(&error));
+                    }
+                    if tries == TRIES_MAX {
+                        return Ok(Went::NotNow(unavailable(&error)));
                     }
                     tokio::time::sleep(PAUSE * 10).await;
                     continue;
@@ -74,10 +80,13 @@ impl Task {
                 Found::There(execution) => {
                     return Ok(Went::Follow(Box::new(self.take_up(*execution))));
                 }
+                // It was there, and what it left was pruned before anybody took it.
+                Found::Never if begun_there => return Ok(Went::Unknown),
                 Found::Never if tries < TRIES_MAX => {}
                 Found::Never => {
                     let message = "the worker took no run";
-                    return Ok(never(&PublicError::new(ErrorKind::Unavailable, message)));
+                    let error = PublicError::new(ErrorKind::Unavailable, message);
+                    return Ok(Went::NotNow(unavailable(&error)));
                 }
                 Found::Unreachable => return Ok(Went::Unknown),
             }
@@ -180,7 +189,11 @@ impl Task {
     }
 }
 
-fn never(error: &PublicError) -> Went {
+fn unavailable(error: &PublicError) -> EndReason {
     let detail = error.message.clone();
-    Went::Never(EndReason::SandboxUnavailable { detail })
+    EndReason::SandboxUnavailable { detail }
+}
+
+fn never(error: &PublicError) -> Went {
+    Went::Never(unavailable(error))
 }

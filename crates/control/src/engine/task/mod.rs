@@ -42,8 +42,11 @@ use super::metrics::count;
 use super::pen::{Pen, Stop, Write};
 use crate::plan::Plan;
 
-/// Launches of one run, each after its host was lost.
-const ATTEMPTS_MAX: u32 = 2;
+/// Most launches of one run that a manifest may ask for.
+pub(crate) const ATTEMPTS_MAX: u32 = 5;
+
+/// Pause before it is begun again, once for each time it was begun.
+const BETWEEN: Duration = Duration::from_millis(500);
 
 /// Where a task begins.
 #[derive(Debug)]
@@ -132,6 +135,9 @@ impl Drop for Leaving {
             self.engine.fell(run);
         }
         self.engine.forget(run);
+        if self.live.row().state != RunState::Sealed {
+            self.engine.drop_run(run);
+        }
         self.live.see(|seen| seen.left = true);
     }
 }
@@ -142,6 +148,8 @@ enum Went {
     Follow(Box<Execution>),
     /// No computer of it exists.
     Never(EndReason),
+    /// None exists, since none can be made for now.
+    NotNow(EndReason),
     /// Nobody can say what became of it.
     Unknown,
 }
@@ -256,6 +264,14 @@ impl Task {
             let mut execution = match went {
                 Went::Follow(execution) => execution,
                 Went::Never(end) => return self.end_without(end, true).await,
+                Went::NotNow(end) => {
+                    if !self.may_begin_again() {
+                        return self.end_without(end, true).await;
+                    }
+                    tokio::time::sleep(BETWEEN * self.attempt).await;
+                    went = self.begin_again().await?;
+                    continue;
+                }
                 Went::Unknown => return self.end_without(EndReason::HostLost, false).await,
             };
             let record = match self.watch(&mut execution).await? {

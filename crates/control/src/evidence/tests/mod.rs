@@ -109,7 +109,6 @@ pub(super) fn contract(run: &RunId, text: &str) -> RunContract {
         },
         posture: Digest::of(b"posture"),
         limits: Limits::default(),
-        kill_on_denied: false,
         workspace: WorkspaceTerms {
             mode: WorkspaceMode::Ephemeral,
             content: None,
@@ -133,6 +132,7 @@ pub(super) fn contract(run: &RunId, text: &str) -> RunContract {
         },
         policies: vec![],
         idempotent: false,
+        attempts: 1,
         cacheable: false,
         priority: 0,
         max_wait_ms: 1_000,

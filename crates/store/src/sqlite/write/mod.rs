@@ -4,6 +4,7 @@
 pub(super) mod chain;
 pub(super) mod change;
 pub(super) mod log;
+pub(super) mod objects;
 pub(super) mod rest;
 pub(super) mod runs;
 

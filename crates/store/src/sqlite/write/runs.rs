@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::super::{read, rows, rows::int};
 use super::Result;
 use super::chain::{Live, Written};
-use super::log;
+use super::{log, objects};
 use crate::seam::{Admission, Admitted, Idempotency, Sealing, StoreError};
 
 /// An admission with what could be computed before its transaction.
@@ -21,6 +21,8 @@ pub(in crate::sqlite) struct Prepared {
     first: Written,
     contract: Digest,
     retain_ms: u64,
+    /// The upload that its workspace begins with.
+    content: Option<Digest>,
 }
 
 impl Prepared {
@@ -43,6 +45,11 @@ impl Prepared {
         Ok(Self {
             first: Written::new(first.clone())?,
             contract,
+            content: value["workspace"]["content"]
+                .as_str()
+                .map(Digest::parse)
+                .transpose()
+                .map_err(|error| super::super::error::damaged("a digest", error))?,
             retain_ms: retain_s.saturating_mul(1_000),
             admission,
         })
@@ -84,6 +91,9 @@ pub(in crate::sqlite) fn admit(conn: &Connection, prepared: &Prepared) -> Result
             id
         ])?;
     }
+    if let Some(content) = &prepared.content {
+        objects::name_content(conn, &admission.tenant, id, content)?;
+    }
     prepared.first.insert(conn, id)?;
     let opened = TenantFact::RunOpened {
         run: admission.run.clone(),
@@ -123,19 +133,11 @@ fn earlier(conn: &Connection, admission: &Admission) -> Result<Option<Admitted>>
     let Some(Idempotency { key, request }) = &admission.idempotency else {
         return Ok(None);
     };
-    let mut query = conn.prepare_cached(
-        "SELECT i.request, r.run FROM idempotency i JOIN runs r ON r.id = i.run WHERE i.tenant = ? AND i.key = ?",
-    )?;
-    let mut found = query.query(params![admission.tenant.as_str(), key])?;
-    let Some(row) = found.next()? else {
-        return Ok(None);
-    };
-    let first = rows::run_id(row, 1)?;
-    if rows::digest(row, 0)? != *request {
-        return Err(StoreError::KeyReused { first });
+    match read::earlier(conn, &admission.tenant, key)? {
+        None => Ok(None),
+        Some((first, row)) if first != *request => Err(StoreError::KeyReused { first: row.run }),
+        Some((_, row)) => Ok(Some(Admitted::Earlier(Box::new(row)))),
     }
-    let row = read::run(conn, None, &first)?;
-    Ok(Some(Admitted::Earlier(Box::new(row))))
 }
 
 /// See [`crate::seam::Store::grant`].
