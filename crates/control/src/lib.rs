@@ -23,4 +23,5 @@ pub mod request;
 pub mod schema;
 pub mod tenants;
 pub mod tools;
+pub mod uploads;
 pub mod yaml;
