@@ -397,12 +397,16 @@ impl Server {
         if by_count && group.events().oom_kills == 0 {
             return;
         }
-        let hit = LimitHit {
+        // The older notice also comes when somebody removes the group from outside: nothing can be read
+        // of it then, no limit was reached, and what has no limit any more is ended all the same.
+        let observed = group.usage().memory_peak_bytes;
+        let hit = (by_count || observed.is_some()).then(|| LimitHit {
             which: Resource::Memory,
             limit: sandbox.admitted.limits.memory_bytes.value,
-            observed: group.usage().memory_peak_bytes.unwrap_or(0),
-        };
-        if let Role::Run(run) = sandbox.role
+            observed: observed.unwrap_or(0),
+        });
+        if let Some(hit) = hit
+            && let Role::Run(run) = sandbox.role
             && let Some(run) = self.runs.get_mut(&run)
             && !run.ended()
         {

@@ -169,12 +169,14 @@ fn spawn(endpoint: &Endpoint) -> Result<Child, ClientError> {
         .map_err(failed)
 }
 
-/// What the supervisor keeps of the caller's environment: our own variables. Tokens and proxies of the
-/// caller are nothing to it or to its children, which live on after the caller.
+/// What the supervisor keeps of the caller's environment: our own variables but the key for a daemon. Tokens
+/// and proxies of the caller are nothing to it or to its children, which live on after the caller.
 fn own_variables(
     all: impl Iterator<Item = (OsString, OsString)>,
 ) -> impl Iterator<Item = (OsString, OsString)> {
-    all.filter(|(name, _)| name.as_encoded_bytes().starts_with(b"LEASEHOLD_"))
+    all.filter(|(name, _)| {
+        name.as_encoded_bytes().starts_with(b"LEASEHOLD_") && name != "LEASEHOLD_API_KEY"
+    })
 }
 
 fn open_log(path: &Path) -> std::io::Result<File> {

@@ -12,14 +12,21 @@ use leasehold_control::evidence::local::{self, Outputs};
 use leasehold_control::evidence::verify::verify as check;
 use leasehold_control::evidence::{Bundle, Keyring, Trust};
 use leasehold_core::digest::Digest;
+use leasehold_core::id::RunId;
+use leasehold_core::outcome::StoredStream;
+use leasehold_core::record::StreamRecord;
 use leasehold_supervisor::paths::Paths;
 use serde_json::json;
 
 use super::{Remote, runs};
 use crate::cli::daemon::{EvidenceFlags, ExplainFlags, VerifyFlags};
 use crate::fault::Fault;
+use crate::run::open_log;
 use crate::voice::{self, clean};
 use crate::{place, show};
+
+/// Largest output of a run without a daemon that is hashed for its evidence, in bytes: what is kept by default.
+const HASHED_MAX: u64 = 64 << 20;
 
 /// The evidence of a run: the daemon's if it has the run, else made of the supervisor's own record.
 fn bundle(paths: &Paths, run: &str) -> Result<Vec<u8>, Fault> {
@@ -52,12 +59,30 @@ fn of_record(paths: &Paths, run: &str) -> Result<Vec<u8>, Fault> {
         });
     let keyring = Keyring::open(paths.state().join("signing"), now)
         .map_err(|error| Fault::host("cannot open the signing key").because(&error))?;
-    let bundle = local::bundle(&record, Outputs::default(), &keyring, now)
+    let outputs = Outputs {
+        stdout: hashed(paths, &run, "stdout", record.stdout),
+        stderr: hashed(paths, &run, "stderr", record.stderr),
+    };
+    let bundle = local::bundle(&record, outputs, &keyring, now)
         .map_err(|error| Fault::usage(format!("run {run} gives no evidence")).because(&error))?;
     let text = bundle
         .text()
         .map_err(|error| Fault::host("cannot write the evidence").because(&error))?;
     Ok(text.into_bytes())
+}
+
+/// An output stream with the digest of what is kept of it; `None` when it is gone, or larger than what is hashed.
+fn hashed(paths: &Paths, run: &RunId, name: &str, stream: StreamRecord) -> Option<StoredStream> {
+    if stream.kept > HASHED_MAX {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let log = open_log(paths, run, name).ok()?;
+    log.take(stream.kept).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 == stream.kept).then(|| StoredStream {
+        stream,
+        digest: Digest::of(&bytes),
+    })
 }
 
 /// A file's bytes, or the evidence of a run of that name.
@@ -145,14 +170,22 @@ fn left(bundle: &Bundle) -> Option<Vec<String>> {
 
 /// The id of a key that is trusted, as typed or in a file.
 fn pinned(text: &str) -> Result<Digest, Fault> {
-    let written = match Path::new(text).exists() {
-        true => super::read_text(Path::new(text))?,
-        false => text.to_owned(),
-    };
-    Digest::parse(written.trim()).map_err(|error| {
+    const HINT: &str = "`leasehold verify` without --key says which key signed";
+    let path = Path::new(text);
+    if path.exists() {
+        // What is in a file is not repeated: it may be the secret of a key.
+        return Digest::parse(super::read_text(path)?.trim()).map_err(|_| {
+            let shown = clean(text);
+            Fault::usage(format!(
+                "`--key`: the file {shown} has something else in it than one key id, `sha256:` and 64 digits"
+            ))
+            .hint(HINT)
+        });
+    }
+    Digest::parse(text.trim()).map_err(|error| {
         Fault::usage(format!("`--key` is `{}`", clean(text)))
             .because(&error)
-            .hint("`leasehold verify` without --key says which key signed")
+            .hint(HINT)
     })
 }
 
