@@ -195,5 +195,31 @@ pub struct RunRecord {
     pub pruned_unix_ms: Option<u64>,
 }
 
+impl RunRecord {
+    /// The record of a run that was accepted: nothing has happened yet.
+    #[must_use]
+    pub fn accepted(run: RunId, sandbox: SandboxId, accepted_unix_ms: u64) -> Self {
+        Self {
+            version: RECORD_VERSION,
+            run,
+            sandbox,
+            accepted_unix_ms,
+            contract: None,
+            end: None,
+            exit: None,
+            limits_hit: Vec::new(),
+            warm: false,
+            stages: Vec::new(),
+            usage: Usage::default(),
+            stdout: StreamRecord::default(),
+            stderr: StreamRecord::default(),
+            artifacts: Vec::new(),
+            may_execute_on_host: None,
+            cleanup: None,
+            pruned_unix_ms: None,
+        }
+    }
+}
+
 /// Current format version of [`RunRecord`].
 pub const RECORD_VERSION: u32 = 1;

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use leasehold_core::end::{CancelledBy, Observations};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
-use leasehold_core::record::{Observed, RECORD_VERSION, Residue, RunRecord, StreamRecord, Usage};
+use leasehold_core::record::{Observed, Residue, RunRecord};
 use leasehold_core::sandbox::state::State;
 use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use leasehold_core::stage::Stage;
@@ -183,30 +183,11 @@ impl Server {
         };
         let begun = Instant::now();
         let range = warm.and_then(|key| self.sandboxes[&key].leased_range());
+        let contract = contract(&self.host, &admitted, spec.workspace, &exec, range);
         let record = RunRecord {
-            version: RECORD_VERSION,
-            run: run.clone(),
-            sandbox: sandbox.clone(),
-            accepted_unix_ms: unix_ms(),
-            contract: Some(contract(
-                &self.host,
-                &admitted,
-                spec.workspace,
-                &exec,
-                range,
-            )),
-            end: None,
-            exit: None,
-            limits_hit: Vec::new(),
+            contract: Some(contract),
             warm: warm.is_some(),
-            stages: Vec::new(),
-            usage: Usage::default(),
-            stdout: StreamRecord::default(),
-            stderr: StreamRecord::default(),
-            artifacts: Vec::new(),
-            may_execute_on_host: None,
-            cleanup: None,
-            pruned_unix_ms: None,
+            ..RunRecord::accepted(run.clone(), sandbox.clone(), unix_ms())
         };
         let blank = warm.and_then(|key| self.sandboxes.get_mut(&key)?.blank.take());
         let key = self.begin(record, exec, &admitted, begun, blank)?;

@@ -228,7 +228,6 @@ mod tests {
             let mut buffer = vec![0; 128 << 10];
             spool.finish(&mut buffer);
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
-            drop(polled);
             drop(reader);
         });
         let capacity = 64 << 10;

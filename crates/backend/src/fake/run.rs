@@ -10,7 +10,7 @@ use leasehold_core::end::{ExitStatus, Observations, decide};
 use leasehold_core::error::ErrorKind;
 use leasehold_core::id::RunId;
 use leasehold_core::limits::{Limits, OnOutputLimit};
-use leasehold_core::record::{RECORD_VERSION, RunRecord, StreamRecord, Usage};
+use leasehold_core::record::{RunRecord, Usage};
 use leasehold_core::spec::ExecSpec;
 use leasehold_core::stage::{Stage, StageTime};
 use rustix::fs::MemfdFlags;
@@ -53,23 +53,8 @@ impl Recorded {
         contract.argv.clone_from(&exec.argv);
         contract.env_names = exec.env.keys().cloned().collect();
         let record = RunRecord {
-            version: RECORD_VERSION,
-            run,
-            sandbox: slot.id.clone(),
-            accepted_unix_ms: 0,
             contract: Some(contract),
-            end: None,
-            exit: None,
-            limits_hit: Vec::new(),
-            warm: false,
-            stages: Vec::new(),
-            usage: Usage::default(),
-            stdout: StreamRecord::default(),
-            stderr: StreamRecord::default(),
-            artifacts: Vec::new(),
-            may_execute_on_host: None,
-            cleanup: None,
-            pruned_unix_ms: None,
+            ..RunRecord::accepted(run, slot.id.clone(), 0)
         };
         Ok(Self {
             slot,

@@ -251,30 +251,17 @@ pub(crate) mod tests {
     use super::*;
     use leasehold_core::end::CancelledBy;
     use leasehold_core::id::{RunId, SandboxId};
-    use leasehold_core::record::{
-        LeftChange, LeftFile, LeftOnHost, Observed, RECORD_VERSION, Residue,
-    };
+    use leasehold_core::record::{LeftChange, LeftFile, LeftOnHost, Observed, Residue};
     use leasehold_core::stage::{Stage, StageTime};
 
     pub(crate) fn record(end: Option<EndReason>) -> RunRecord {
         RunRecord {
-            version: RECORD_VERSION,
-            run: RunId::from_entropy(&[0; 13]),
-            sandbox: SandboxId::from_entropy(&[0; 13]),
-            accepted_unix_ms: 0,
-            contract: None,
             end,
-            exit: None,
-            limits_hit: Vec::new(),
-            warm: false,
-            stages: Vec::new(),
-            usage: Usage::default(),
-            stdout: StreamRecord::default(),
-            stderr: StreamRecord::default(),
-            artifacts: Vec::new(),
-            may_execute_on_host: None,
-            cleanup: None,
-            pruned_unix_ms: None,
+            ..RunRecord::accepted(
+                RunId::from_entropy(&[0; 13]),
+                SandboxId::from_entropy(&[0; 13]),
+                0,
+            )
         }
     }
 

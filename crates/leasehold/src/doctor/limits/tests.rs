@@ -5,7 +5,7 @@ use leasehold_core::contract::{Contract, Enforced, Posture};
 use leasehold_core::end::{ExitStatus, LimitHit};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
-use leasehold_core::record::{RECORD_VERSION, StreamRecord, Usage};
+use leasehold_core::record::{StreamRecord, Usage};
 use leasehold_core::spec::WorkspaceMode;
 use std::time::Duration;
 
@@ -18,10 +18,6 @@ fn seen(end: EndReason) -> Seen {
         .to_vec();
     Seen {
         record: RunRecord {
-            version: RECORD_VERSION,
-            run: RunId::from_entropy(&[0; 13]),
-            sandbox: SandboxId::from_entropy(&[0; 13]),
-            accepted_unix_ms: 0,
             contract: Some(Contract {
                 backend: "process".to_owned(),
                 isolation: Isolation::Process,
@@ -35,17 +31,11 @@ fn seen(end: EndReason) -> Seen {
                 posture: Posture::default(),
             }),
             end: Some(end),
-            exit: None,
-            limits_hit: Vec::new(),
-            warm: false,
-            stages: Vec::new(),
-            usage: Usage::default(),
-            stdout: StreamRecord::default(),
-            stderr: StreamRecord::default(),
-            artifacts: Vec::new(),
-            may_execute_on_host: None,
-            cleanup: None,
-            pruned_unix_ms: None,
+            ..RunRecord::accepted(
+                RunId::from_entropy(&[0; 13]),
+                SandboxId::from_entropy(&[0; 13]),
+                0,
+            )
         },
         stdout: String::new(),
         took: Duration::ZERO,
