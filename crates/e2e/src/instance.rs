@@ -83,12 +83,12 @@ impl Instance {
     /// The name that its groups on the host carry: the first ten hexadecimal digits of the SHA-256 of
     /// the state directory's path.
     pub fn name(&self) -> String {
-        use std::os::unix::ffi::OsStrExt;
-        let digest = Sha256::digest(self.state().as_os_str().as_bytes());
-        digest[..5]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        name_of(&self.state())
+    }
+
+    /// The folder that holds everything of it.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// A folder for the test's own files that its user can read, made on first use and removed with
@@ -119,16 +119,23 @@ impl Instance {
     /// The command line with these arguments, not yet started. Its environment holds the search path,
     /// a home and the two directories, nothing else.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let binary = crate::leasehold();
-        let mut command = match self.who {
-            Who::Me => Command::new(binary),
-            Who::Ordinary => {
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]);
-                command.args(["--inh-caps=-all", "--"]).arg(binary);
-                command
-            }
-        };
+        self.command_under(&[], args)
+    }
+
+    /// The same, executed by a program of the host with its own arguments first.
+    pub(crate) fn command_under<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        under: &[String],
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut words: Vec<&std::ffi::OsStr> = under.iter().map(AsRef::as_ref).collect();
+        if self.who == Who::Ordinary {
+            let switch = "setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all --";
+            words.extend(switch.split(' ').map(std::ffi::OsStr::new));
+        }
+        words.push(crate::leasehold().as_os_str());
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
         command
             .args(args)
             .env_clear()
@@ -229,8 +236,12 @@ impl Instance {
 
     /// Calls a subcommand for its effect alone, for at most ten seconds.
     fn quietly(&self, subcommand: &str) {
+        Self::quiet_end(self.command([subcommand]));
+    }
+
+    /// Waits for a command that is called for its effect alone, for at most ten seconds.
+    pub(crate) fn quiet_end(mut command: Command) {
         let null = std::process::Stdio::null;
-        let mut command = self.command([subcommand]);
         let child = command.stdin(null()).stdout(null()).stderr(null()).spawn();
         let Ok(mut child) = child else { return };
         let end = Instant::now() + Duration::from_secs(10);
@@ -265,6 +276,16 @@ impl Drop for Instance {
         }
         remove(&self.folder);
     }
+}
+
+/// The name of the groups of whoever has this state directory.
+pub(crate) fn name_of(state: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let digest = Sha256::digest(state.as_os_str().as_bytes());
+    digest[..5]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn remove(folder: &Path) {

@@ -19,14 +19,24 @@ pub struct Inventory {
 impl Inventory {
     /// What the instance `name` with its directories below `folder` has.
     pub(crate) fn of(name: &str, folder: &Path) -> Self {
+        Self::at(name, folder, &folder.join("state"), &folder.join("run"))
+    }
+
+    /// What a daemon's worker has, whose group has this name: not the daemon itself.
+    pub(crate) fn of_worker(name: &str, folder: &Path) -> Self {
+        let (state, run) = (folder.join("state/worker"), folder.join("run/worker"));
+        Self::at(name, &state, &state, &run)
+    }
+
+    fn at(name: &str, owner: &Path, state: &Path, run: &Path) -> Self {
         let mut inventory = Self::default();
         inventory.groups(name);
-        inventory.owners(folder);
+        inventory.owners(owner);
         inventory.namespaces();
-        inventory.mounts(folder);
-        inventory.loops(folder);
-        inventory.leases(folder);
-        inventory.files(folder);
+        inventory.mounts(owner);
+        inventory.loops(owner);
+        inventory.leases(owner);
+        inventory.files(state, run);
         inventory
     }
 
@@ -170,20 +180,20 @@ impl Inventory {
     }
 
     /// Sockets and scratch of the instance: files that should not outlive a run.
-    fn files(&mut self, folder: &Path) {
-        for path in entries(&folder.join("run")) {
+    fn files(&mut self, state: &Path, run: &Path) {
+        for path in entries(run) {
             use std::os::unix::fs::FileTypeExt;
             if fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket()) {
                 self.add("sockets", path.display().to_string());
             }
         }
         for (kind, place) in [
-            ("scratch", "state/scratch"),
-            ("scratch", "state/ledger"),
-            ("temp", "state/blank"),
-            ("temp", "state/open"),
+            ("scratch", "scratch"),
+            ("scratch", "ledger"),
+            ("temp", "blank"),
+            ("temp", "open"),
         ] {
-            for path in entries(&folder.join(place)) {
+            for path in entries(&state.join(place)) {
                 self.add(kind, path.display().to_string());
             }
         }

@@ -12,6 +12,7 @@
 
 mod binary;
 mod cli;
+mod daemon;
 mod helper;
 mod instance;
 mod inventory;
@@ -20,6 +21,7 @@ mod wait;
 
 pub use binary::leasehold;
 pub use cli::{OUTPUT_MAX, Outcome, Running};
+pub use daemon::{Answer, Daemon};
 pub use helper::c_helper;
 pub use instance::{Instance, Who};
 pub use inventory::Inventory;

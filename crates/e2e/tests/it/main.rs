@@ -8,6 +8,7 @@
 //! - `workspace`: workspace modes, artifacts, export.
 //! - `crash`: who dies when, and what is left.
 //! - `starting`: what a supervisor has of its starter.
+//! - `daemon`: the daemon, killed, crowded, starved and lied to.
 //! - `probes_*`: hostile guests, by the number of the probe they answer.
 //! - `record`: reading records in assertions; no tests.
 //!
@@ -21,6 +22,7 @@
 )]
 
 mod crash;
+mod daemon;
 mod ends;
 mod probes_escape;
 mod probes_files;
