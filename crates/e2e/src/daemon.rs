@@ -376,9 +376,16 @@ impl Daemon {
         rows.as_array().expect("a list").clone()
     }
 
-    /// Ends the worker and returns what is still there two seconds later, which should be nothing.
+    /// Kills the daemon, which would start its worker again, ends the worker, and returns what is still
+    /// there two seconds later, which should be nothing.
     #[track_caller]
     pub fn stopped_inventory(&self) -> Inventory {
+        if self.child.is_some() && !self.is_over() {
+            self.signal(Signal::KILL);
+            until("the end of the daemon", SOON, || {
+                self.is_over().then_some(())
+            });
+        }
         self.stop_worker();
         let end = Instant::now() + Duration::from_secs(2) * crate::patience();
         loop {

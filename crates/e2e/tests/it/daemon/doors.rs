@@ -68,7 +68,7 @@ fn half_requests_hold_up_nobody() {
 #[test]
 fn one_connection_too_many_is_told_so() {
     if !roomy() {
-        leasehold_e2e::skips::skip(
+        leasehold_e2e::skip(
             "one_connection_too_many_is_told_so",
             "this host gives a process too few descriptors",
         );

@@ -7,12 +7,14 @@
 //! - `broken`: what is broken by hand, and what is left behind on purpose.
 //! - `proof`: evidence that was tampered with.
 //! - `door`: who is let in, what is refused, what is told.
+//! - `doors`: many connections, half requests, no descriptors.
 //! - `scarce`: no descriptors, no room on the disk.
 //! - `soak`: three hundred cycles with random deaths.
 
 mod broken;
 mod crowd;
 mod door;
+mod doors;
 mod kills;
 mod proof;
 mod scarce;

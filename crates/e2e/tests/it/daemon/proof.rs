@@ -76,7 +76,7 @@ fn p71_verify_names_what_was_done_to_a_bundle() {
             "missing tail",
             changed(&bundle, |events| events.truncate(count - 1)),
         ),
-        ("all", "missing tail", changed(&bundle, Vec::clear)),
+        ("all", "absent", changed(&bundle, Vec::clear)),
         (
             "order",
             "reordered",

@@ -17,12 +17,10 @@ fn call(program: &str, args: &[&str]) -> bool {
     done.is_ok_and(|done| done.status.success())
 }
 
-/// A refusal of new work that its caller may send again.
+/// A refusal of new work that blames the host, with its word.
 fn is_typed(answer: &Answer) -> bool {
-    let error = &answer.json["error"];
-    matches!(answer.status, 429 | 500..=599)
-        && error["code"].is_string()
-        && error["retryable"] == true
+    let code = answer.json["error"]["code"].as_str();
+    matches!(answer.status, 429 | 503 | 507) && code.is_some_and(|code| !code.is_empty())
 }
 
 #[test]
