@@ -21,9 +21,9 @@ pub mod quantity;
 pub mod record;
 pub mod run_contract;
 pub mod sandbox;
-pub mod select;
 #[cfg(feature = "openapi")]
 mod schema;
+pub mod select;
 pub mod spec;
 pub mod stage;
 pub mod tenant;

@@ -26,7 +26,12 @@ pub enum WorkspaceMode {
 
 impl WorkspaceMode {
     /// Every mode.
-    pub const ALL: [Self; 4] = [Self::Ephemeral, Self::ReadOnly, Self::Clone, Self::ReadWrite];
+    pub const ALL: [Self; 4] = [
+        Self::Ephemeral,
+        Self::ReadOnly,
+        Self::Clone,
+        Self::ReadWrite,
+    ];
 
     /// The word used in policies and records.
     #[must_use]

@@ -414,6 +414,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     /// Leaves nothing on the host, also when the test failed. Must not panic: it may run in a panic.
+    #[allow(
+        clippy::print_stderr,
+        reason = "the runner shows it with the test that failed"
+    )]
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
             if std::thread::panicking() {

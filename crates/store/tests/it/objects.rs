@@ -115,7 +115,9 @@ async fn a_collector_sees_all_and_removes_one() {
     assert!(!objects.delete(&put[0].digest, hour).await.unwrap());
     assert_eq!(objects.size(&put[0].digest).await.unwrap(), 4);
     for _ in 0..2 {
-        let gone = objects.delete(&put[0].digest, std::time::Duration::ZERO).await;
+        let gone = objects
+            .delete(&put[0].digest, std::time::Duration::ZERO)
+            .await;
         assert!(gone.unwrap());
     }
     let gone = objects.size(&put[0].digest).await;
