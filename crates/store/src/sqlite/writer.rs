@@ -6,12 +6,16 @@
 //! for the disk; a later durable commit syncs the same file and thereby them. Jobs of one class
 //! keep the order they were handed in; between the classes none is promised.
 //!
+//! The thread is woken only when whoever hands a job in has let everything else of its task go on first.
+//! So what is handed in together is committed together, also when the thread is idle.
+//!
 //! When a commit fails, its jobs are tried alone, so that one cannot take the others along. When the disk is
 //! full, jobs that end something may use a reserve that was set aside in better times.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -118,10 +122,38 @@ struct Counted {
     commits: AtomicU64,
 }
 
+/// Jobs that were handed in and not yet taken.
+#[derive(Clone, Default)]
+struct Tray(Arc<Mutex<VecDeque<Box<dyn Job>>>>);
+
+impl Tray {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Box<dyn Job>>> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes the thread, at the latest when it is dropped, so that no job in the tray is forgotten.
+struct Bell<'a>(Option<&'a Sender<()>>);
+
+impl Bell<'_> {
+    /// Rings once; whether anybody hears it.
+    fn ring(&mut self) -> bool {
+        self.0.take().is_some_and(|bell| bell.send(()).is_ok())
+    }
+}
+
+impl Drop for Bell<'_> {
+    fn drop(&mut self) {
+        self.ring();
+    }
+}
+
 /// The writer as its callers hold it.
 pub(super) struct Writer {
     counted: Arc<Counted>,
-    queue: Option<Sender<Box<dyn Job>>>,
+    tray: Tray,
+    bell: Option<Sender<()>>,
     places: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
 }
@@ -134,10 +166,12 @@ impl Writer {
         faults: Option<Faults>,
         reserve: Reserve,
     ) -> std::io::Result<Self> {
-        let (queue, jobs) = channel();
+        let (bell, rings) = channel();
+        let tray = Tray::default();
         let counted = Arc::<Counted>::default();
-        let mut desk = Desk {
+        let desk = Desk {
             counted: Arc::clone(&counted),
+            tray: tray.clone(),
             conn,
             batch_max: if together { BATCH_MAX } else { 1 },
             faults,
@@ -148,10 +182,16 @@ impl Writer {
         };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || desk.serve(&jobs))?;
+            .spawn(move || {
+                // They go in the other order: once the tray is cleared for good, nobody can ring.
+                let mut desk = desk;
+                let rings = rings;
+                desk.serve(&rings);
+            })?;
         Ok(Self {
             counted,
-            queue: Some(queue),
+            tray,
+            bell: Some(bell),
             places: Arc::new(Semaphore::new(QUEUE_MAX)),
             thread: Some(thread),
         })
@@ -181,10 +221,12 @@ impl Writer {
             reply,
             _place: place.map_err(|_| gone())?,
         };
-        self.queue
-            .as_ref()
-            .and_then(|queue| queue.send(Box::new(job)).ok())
-            .ok_or_else(gone)?;
+        let mut bell = Bell(self.bell.as_ref());
+        self.tray.lock().push_back(Box::new(job));
+        tokio::task::yield_now().await;
+        if !bell.ring() {
+            return Err(gone());
+        }
         answer.await.map_err(|_| gone())?
     }
 }
@@ -192,7 +234,7 @@ impl Writer {
 impl Drop for Writer {
     /// Finishes what was handed in.
     fn drop(&mut self) {
-        drop(self.queue.take());
+        drop(self.bell.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -203,6 +245,7 @@ impl Drop for Writer {
 struct Desk {
     conn: Connection,
     counted: Arc<Counted>,
+    tray: Tray,
     batch_max: usize,
     faults: Option<Faults>,
     reserve: Reserve,
@@ -214,26 +257,45 @@ struct Desk {
     suspect: bool,
 }
 
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.tray.lock().clear();
+    }
+}
+
 impl Desk {
-    fn serve(&mut self, jobs: &Receiver<Box<dyn Job>>) {
+    fn serve(&mut self, rings: &Receiver<()>) {
         loop {
-            let first = if self.since_checkpoint == 0 {
-                jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            let rung = if self.since_checkpoint == 0 {
+                rings.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                jobs.recv_timeout(IDLE)
+                rings.recv_timeout(IDLE)
             };
-            match first {
-                Ok(first) => {
-                    let mut batch = vec![first];
-                    batch.extend(jobs.try_iter().take(self.batch_max - 1));
-                    self.work(batch);
-                }
+            // Whoever rang has put its job into the tray before.
+            rings.try_iter().for_each(drop);
+            match rung {
+                Ok(()) => self.empty_tray(),
                 Err(RecvTimeoutError::Timeout) => self.checkpoint(),
                 Err(RecvTimeoutError::Disconnected) => {
+                    self.empty_tray();
                     self.checkpoint();
                     return;
                 }
             }
+        }
+    }
+
+    fn empty_tray(&mut self) {
+        loop {
+            let batch: Vec<_> = {
+                let mut tray = self.tray.lock();
+                let most = tray.len().min(self.batch_max);
+                tray.drain(..most).collect()
+            };
+            if batch.is_empty() {
+                return;
+            }
+            self.work(batch);
         }
     }
 

@@ -3,9 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use leasehold_core::event::TenantFact;
+use leasehold_core::name::Name;
+use leasehold_core::tenant::Tenant;
 use leasehold_store::conformance::{self, Report};
-use leasehold_store::seam::Store;
+use leasehold_store::seam::{Change, Store};
 use leasehold_store::sqlite::{OpenError, Options, SqliteStore};
 
 use crate::scratch::Scratch;
@@ -49,4 +53,31 @@ fn two_daemons_never_have_one_store() {
     assert!(matches!(second, Err(OpenError::InUse { .. })));
     drop(first);
     SqliteStore::open(Options::new(scratch.path())).unwrap();
+}
+
+#[tokio::test]
+async fn what_one_task_hands_in_together_is_one_commit() {
+    let scratch = Scratch::new();
+    let store = SqliteStore::open(Options::new(scratch.path())).unwrap();
+    let make = |name: String| {
+        let name = Name::parse(&name).unwrap();
+        let tenant = Tenant {
+            name: name.clone(),
+            created_unix_ms: 1,
+            suspended: false,
+            projects: vec![Name::parse("default").unwrap()],
+        };
+        let change = (Change::CreateTenant(tenant), TenantFact::TenantCreated);
+        store.change(name, None, 1, vec![change])
+    };
+    for round in 0..20 {
+        // The thread that writes has nothing to do and would begin with whatever came first.
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        let before = store.commits();
+        let (one, two) = tokio::join!(biased; make(format!("a{round}")), make(format!("b{round}")));
+        one.and(two).unwrap();
+        let after = store.commits();
+        assert_eq!(after.writes - before.writes, 2);
+        assert_eq!(after.commits - before.commits, 1, "round {round}");
+    }
 }
