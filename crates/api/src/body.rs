@@ -1,5 +1,8 @@
 //! Bodies, paths and queries of requests, refused in our own words.
 
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::CONTENT_TYPE;
@@ -11,6 +14,8 @@ use crate::error::Refusal;
 
 /// Most bytes of a JSON body: input, environment and a small standard input fit.
 const BODY_MAX: usize = 16 << 20;
+/// How long a JSON body may take to come.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
 fn invalid(message: impl Into<String>) -> Refusal {
     PublicError::new(ErrorKind::Invalid, message).into()
@@ -32,10 +37,27 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
         if !json {
             return Err(invalid("`content-type` must be application/json"));
         }
-        axum::body::to_bytes(request.into_body(), BODY_MAX)
-            .await
-            .map(|bytes| Self(bytes.to_vec()))
-            .map_err(|_| invalid(format!("the body is cut or longer than {BODY_MAX} bytes")))
+        let body = whole(request.into_body(), "body", BODY_MAX, BODY_PATIENCE);
+        Ok(Self(body.await?.to_vec()))
+    }
+}
+
+/// All of a body that has at most so many bytes and comes in time.
+pub(crate) async fn whole(
+    body: Body,
+    what: &str,
+    most: usize,
+    patience: Duration,
+) -> Result<Bytes, Refusal> {
+    match tokio::time::timeout(patience, to_bytes(body, most)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => Err(invalid(format!(
+            "the {what} is cut or longer than {most} bytes"
+        ))),
+        Err(_) => Err(invalid(format!(
+            "the {what} took longer than {} s to come",
+            patience.as_secs()
+        ))),
     }
 }
 
@@ -82,5 +104,24 @@ where
         query
             .map(|Query(value)| Self(value))
             .map_err(|error| invalid(format!("query: {}", error.body_text())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let told = |refused: Result<Bytes, Refusal>| format!("{:?}", refused.unwrap_err());
+        let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let late = whole(Body::from_stream(never), "body", 8, SHORT).await;
+        assert!(told(late).contains("took longer than 0 s"));
+        let long = whole(Body::from("123456789"), "archive", 8, SHORT).await;
+        assert!(told(long).contains("the archive is cut or longer than 8 bytes"));
+        let good = whole(Body::from("12345678"), "body", 8, SHORT).await;
+        assert_eq!(good.unwrap(), "12345678");
     }
 }

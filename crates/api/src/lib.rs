@@ -8,6 +8,7 @@ mod body;
 mod caller;
 mod directory;
 pub mod error;
+mod followers;
 mod health;
 mod page;
 mod v1;
@@ -25,12 +26,14 @@ use utoipa_axum::routes;
 
 pub use crate::directory::{Directories, TICKET_HEADER};
 use crate::error::Refusal;
+use crate::followers::Followers;
 
 /// What every route has at hand.
 #[derive(Clone)]
 pub(crate) struct Api {
     control: Control,
     directories: Directories,
+    followers: Followers,
 }
 
 #[derive(utoipa::OpenApi)]
@@ -88,5 +91,6 @@ pub fn router(control: Control, directories: Directories) -> Router {
         .with_state(Api {
             control,
             directories,
+            followers: Followers::default(),
         })
 }

@@ -61,8 +61,9 @@ impl std::fmt::Debug for Token {
 pub fn refused() -> PublicError {
     PublicError::new(
         ErrorKind::Unauthenticated,
-        "no valid API key: send `Authorization: Bearer lh_…` once",
+        "no valid API key came with the request",
     )
+    .hint("send `Authorization: Bearer lh_…` once; `leasehold key create` makes a key")
 }
 
 /// The token in the values of all `Authorization` headers of a request: there must be exactly one, of

@@ -3,6 +3,8 @@
 //! What a guest named or wrote is served as an attachment that no browser interprets; an artifact is
 //! addressed by its place in the list, so that no guest's name is ever part of a path.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -19,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Api;
-use crate::body::{Asked, At, not_found};
+use crate::body::{Asked, At, not_found, whole};
 use crate::caller::Caller;
 use crate::error::{ErrorBody, Refusal};
 
@@ -27,6 +29,8 @@ use crate::error::{ErrorBody, Refusal};
 const PIECE: usize = 256 << 10;
 /// Most bytes of an uploaded archive.
 const UPLOAD_MAX: usize = ARCHIVE_MAX;
+/// How long an archive may take to come.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where a read begins.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -184,13 +188,8 @@ pub(crate) async fn upload(
             "`content-type` must be application/x-tar".to_owned(),
         ));
     }
-    let bytes = axum::body::to_bytes(request.into_body(), UPLOAD_MAX)
-        .await
-        .map_err(|_| {
-            invalid(format!(
-                "the archive is cut or longer than {UPLOAD_MAX} bytes"
-            ))
-        })?;
+    let body = request.into_body();
+    let bytes = whole(body, "archive", UPLOAD_MAX, UPLOAD_PATIENCE).await?;
     let length = bytes.len() as u64;
     let digest = api.control.upload(&who, bytes.to_vec()).await?;
     let uploaded = Uploaded {

@@ -87,7 +87,9 @@ pub(crate) async fn events(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
     let from = cursor(&headers)?;
     let mut follower = api.control.follow(&who, &run, from).await?;
+    let following = api.followers.enter(&who.tenant)?;
     let stream = async_stream::stream! {
+        let _following = following;
         while let Some((update, at)) = follower.next().await {
             yield Ok(event(update, &at));
         }

@@ -23,61 +23,41 @@ pub trait Link {
     fn whose(&self) -> &str;
 }
 
-impl Link for Event {
-    const OF: Of = Of::Run;
+/// Both kinds have the same fields but for whose they are.
+macro_rules! link {
+    ($link:ty, $of:expr, $whose:ident) => {
+        impl Link for $link {
+            const OF: Of = $of;
 
-    fn seq(&self) -> u64 {
-        self.seq
-    }
+            fn seq(&self) -> u64 {
+                self.seq
+            }
 
-    fn prev(&self) -> Digest {
-        self.prev
-    }
+            fn prev(&self) -> Digest {
+                self.prev
+            }
 
-    fn own(&self) -> Option<Digest> {
-        self.digest().ok()
-    }
+            fn own(&self) -> Option<Digest> {
+                self.digest().ok()
+            }
 
-    fn relinked(&self, prev: Digest) -> Option<Digest> {
-        Self {
-            prev,
-            ..self.clone()
+            fn relinked(&self, prev: Digest) -> Option<Digest> {
+                Self {
+                    prev,
+                    ..self.clone()
+                }
+                .own()
+            }
+
+            fn whose(&self) -> &str {
+                self.$whose.as_str()
+            }
         }
-        .own()
-    }
-
-    fn whose(&self) -> &str {
-        self.run.as_str()
-    }
+    };
 }
 
-impl Link for TenantEntry {
-    const OF: Of = Of::Log;
-
-    fn seq(&self) -> u64 {
-        self.seq
-    }
-
-    fn prev(&self) -> Digest {
-        self.prev
-    }
-
-    fn own(&self) -> Option<Digest> {
-        self.digest().ok()
-    }
-
-    fn relinked(&self, prev: Digest) -> Option<Digest> {
-        Self {
-            prev,
-            ..self.clone()
-        }
-        .own()
-    }
-
-    fn whose(&self) -> &str {
-        self.tenant.as_str()
-    }
-}
+link!(Event, Of::Run, run);
+link!(TenantEntry, Of::Log, tenant);
 
 /// Compares links, as they were handed over, with the head that was signed for them. Names every fault it
 /// can tell; an empty list means that these are exactly the signed links in their order.

@@ -98,6 +98,11 @@ impl Arena {
         &self.directory
     }
 
+    /// Where the state and the sockets of the instance are.
+    pub(crate) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
     /// The directory with the measured programs, mounted read-only wherever they run.
     pub(crate) fn programs(&self) -> PathBuf {
         self.directory.join("programs")

@@ -17,7 +17,7 @@ use super::sample::{Samples, Summary};
 use crate::fault::Fault;
 
 /// How many at once.
-const CROWDS: [u32; 4] = [1, 10, 50, 100];
+pub(crate) const CROWDS: [u32; 4] = [1, 10, 50, 100];
 /// Runs that are open at any time in the sustained part.
 const OPEN: usize = 8;
 /// Sandboxes kept parked in the sustained part.
@@ -74,7 +74,7 @@ pub(crate) fn bursts(
 /// That p95 grows at most linearly with the queue for each core: once there is a queue, ten times as
 /// many at once take at most ten times as long. And, more than that, that a run in a crowd costs no
 /// more than one alone would on one core, though one alone has the help of all of them.
-fn growth(kind: &str, ends: &[(u32, Option<Summary>)], failures: u32) -> Vec<Bar> {
+pub(crate) fn growth(kind: &str, ends: &[(u32, Option<Summary>)], failures: u32) -> Vec<Bar> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     let at = |wanted: u32| {
         let found = ends.iter().find(|(crowd, _)| *crowd == wanted);

@@ -62,7 +62,7 @@ pub(crate) fn measure(
     }
     let each = sum as f64 / PARKED as f64 / 1024.0;
     let processes = processes(&mut client)?;
-    let pss: u64 = processes.iter().filter_map(|pid| pss_kib(*pid)).sum();
+    let pss: u64 = processes.iter().filter_map(|pid| rollup_kib(*pid, "Pss")).sum();
     report.note(format!(
         "parked: PSS of init and stub together {:.0} KiB for each, {} processes seen",
         pss as f64 / (PARKED + 4) as f64,
@@ -118,9 +118,10 @@ fn processes(client: &mut Client) -> Result<Vec<u32>, Fault> {
     Ok(all)
 }
 
-fn pss_kib(pid: u32) -> Option<u64> {
+/// One line of what a process has mapped, in KiB: `Pss`, `Rss`.
+pub(crate) fn rollup_kib(pid: u32, name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    line(&text, "Pss").and_then(|kib| u64::try_from(kib).ok())
+    line(&text, name).and_then(|kib| u64::try_from(kib).ok())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod arena;
 mod bars;
 mod crowd;
+mod daemon;
 mod floor;
 mod ground;
 mod latency;
@@ -17,6 +18,8 @@ mod program;
 mod python;
 mod report;
 mod sample;
+mod service;
+mod wire;
 
 use crate::cli::BenchFlags;
 use crate::fault::Fault;
@@ -26,8 +29,9 @@ use ground::Ground;
 use report::Report;
 
 /// The parts, in their order.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "latency",
+    "service",
     "concurrency",
     "sustain",
     "memory",
@@ -90,6 +94,7 @@ pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
         voice::note(&format!("measuring {part} …"));
         match part {
             "latency" => latency::measure(flags.runs, &ground, &interrupt, &mut report)?,
+            "service" => service::measure(flags.runs, &ground, &interrupt, &mut report)?,
             "concurrency" => crowd::bursts(flags.runs, &ground, &interrupt, &mut report)?,
             "sustain" => crowd::sustained(flags.sustain, &ground, &interrupt, &mut report)?,
             "memory" => memory::measure(&ground, &interrupt, &mut report)?,

@@ -70,6 +70,14 @@ pub(crate) fn all(arena: &Arena) -> Vec<(&'static str, Result<Peer, String>)> {
     ]
 }
 
+/// `bwrap` with another program of the host.
+pub(crate) fn bwrap_with(arena: &Arena, program: &str) -> Result<Peer, String> {
+    tried(Peer {
+        command: vec![program.to_owned()],
+        ..bwrap(arena)
+    })
+}
+
 fn tried(mut peer: Peer) -> Result<Peer, String> {
     peer.once().map(|_| peer)
 }

@@ -22,6 +22,8 @@ use crate::fault::Fault;
 
 /// Callers that are heard at once.
 const CALLERS_MAX: usize = 64;
+/// Pause after a caller could not be let in.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long a caller may take to pass its directory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -42,7 +44,12 @@ pub(crate) fn listen(path: &Path, directories: Directories) -> Result<(), Fault>
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     let callers = Arc::new(AtomicUsize::new(0));
     std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
+        for accepted in listener.incoming() {
+            let Ok(stream) = accepted else {
+                // Mostly there are no descriptors; the next caller fails as fast.
+                std::thread::sleep(PAUSE);
+                continue;
+            };
             if callers.fetch_add(1, Ordering::SeqCst) >= CALLERS_MAX {
                 callers.fetch_sub(1, Ordering::SeqCst);
                 continue;

@@ -4,6 +4,7 @@
 //! and only then the door. At the end the door closes first.
 
 pub(crate) mod config;
+mod door;
 pub(crate) mod home;
 mod local;
 mod parts;
@@ -12,7 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use leasehold_api::Directories;
 use leasehold_backend::process::ProcessBackend;
 use leasehold_control::clock::{Clock, SystemClock};
@@ -34,6 +34,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::config::Config;
+use self::door::Width;
 use self::home::Home;
 use self::parts::{Stored, Trees};
 use crate::cli::daemon::ServeFlags;
@@ -73,6 +74,7 @@ pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
 }
 
 async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
+    let width = Width::settle();
     let store = SqliteStore::open(Options::new(home.own()))
         .map_err(|error| Fault::host("cannot open the database").because(&error))?;
     let store = Arc::new(store);
@@ -123,7 +125,7 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
     home.announce(address)?;
     told(address, home);
     let router = leasehold_api::router(control.clone(), directories);
-    until_told(listener, router, control, config.drain).await
+    until_told(listener, router, width, control, config.drain).await
 }
 
 /// Beyond this machine nothing is served without keys, nor in the clear unless that is said aloud.
@@ -196,6 +198,7 @@ fn keep_warm(worker: Paths, count: u32) {
 async fn until_told(
     listener: TcpListener,
     router: axum::Router,
+    width: Width,
     control: Control,
     drain: Duration,
 ) -> Result<(), Fault> {
@@ -203,12 +206,7 @@ async fn until_told(
     let mut term = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut int = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let (end, ended) = tokio::sync::watch::channel(false);
-    let listener = listener.tap_io(|stream| {
-        // An answer is one small packet that somebody waits for.
-        let _ = stream.set_nodelay(true);
-    });
-    let server = axum::serve(listener, router).with_graceful_shutdown(closed(ended));
-    let server = tokio::spawn(server.into_future());
+    let server = tokio::spawn(door::serve(listener, router, width, ended));
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
@@ -228,9 +226,4 @@ async fn until_told(
     // Streams that never end are cut.
     let _ = tokio::time::timeout(LAST_ANSWERS, server).await;
     Ok(())
-}
-
-async fn closed(mut ended: tokio::sync::watch::Receiver<bool>) {
-    // A sender that is gone means the end as well.
-    let _ = ended.wait_for(|ended| *ended).await;
 }
