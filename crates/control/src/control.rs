@@ -8,6 +8,7 @@ mod evidence;
 mod follow;
 mod runs;
 mod submit;
+mod warm;
 
 use std::fmt;
 use std::str::FromStr;

@@ -261,6 +261,16 @@ impl Limits {
         self.cpu_milli.value.div_ceil(1_000).max(1)
     }
 
+    /// Whether a computer that was made with these can serve a run that is given `wanted`: what is fixed when
+    /// it is made is equal; the rest is applied when it is claimed.
+    #[must_use]
+    pub fn same_slot(&self, wanted: &Self) -> bool {
+        self.memory_bytes.value == wanted.memory_bytes.value
+            && self.disk_bytes.value == wanted.disk_bytes.value
+            && self.inodes.value == wanted.inodes.value
+            && self.visible_cores() == wanted.visible_cores()
+    }
+
     /// Whether the disk fits a tmpfs that is charged to the memory group: at most half the memory.
     #[must_use]
     pub fn disk_fits_memory(&self) -> bool {

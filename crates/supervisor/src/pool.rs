@@ -54,15 +54,11 @@ impl Pool {
     }
 }
 
-/// Whether a slot made for `pool` can serve `wanted`: what is fixed when a sandbox is made must be
-/// equal; the rest is applied at the claim.
+/// Whether a slot made for `pool` can serve `wanted`.
 fn fits(pool: &SandboxSpec, have: &Limits, wanted: &SandboxSpec, limits: &Limits) -> bool {
     pool.warm == wanted.warm
         && wanted.workspace == WorkspaceMode::Ephemeral
-        && have.memory_bytes.value == limits.memory_bytes.value
-        && have.disk_bytes.value == limits.disk_bytes.value
-        && have.inodes.value == limits.inodes.value
-        && have.visible_cores() == limits.visible_cores()
+        && have.same_slot(limits)
 }
 
 impl Server {

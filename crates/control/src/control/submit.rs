@@ -29,7 +29,7 @@ pub(super) struct Offers {
 }
 
 impl Offers {
-    async fn get(&self, parts: &Parts) -> Arc<Vec<Offer>> {
+    pub(super) async fn get(&self, parts: &Parts) -> Arc<Vec<Offer>> {
         let now = parts.clock.elapsed();
         // Nothing panics while it holds the lock.
         let held = self

@@ -7,6 +7,8 @@ use std::time::Duration;
 use leasehold_core::end::EndReason;
 use leasehold_store::seam::Commits;
 
+use super::warm::MISSES;
+
 /// Upper bounds of the buckets of a duration, in microseconds.
 const BUCKETS: [u64; 14] = [
     500,
@@ -95,6 +97,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Metrics {
             ends: [AtomicU64; ENDS.len()],
+            pub(crate) misses: [AtomicU64; MISSES.len()],
             pub(crate) waited: Histogram,
             pub(crate) launched: Histogram,
             pub(crate) whole: Histogram,
@@ -169,6 +172,15 @@ impl Metrics {
         for (word, count) in ENDS.iter().zip(&self.ends) {
             let count = count.load(Ordering::Relaxed);
             let _ = writeln!(out, "{name}{{end=\"{word}\"}} {count}");
+        }
+        let name = "leasehold_pool_misses_total";
+        let _ = writeln!(
+            out,
+            "# HELP {name} Runs that no parked computer served, by why.\n# TYPE {name} counter"
+        );
+        for (word, count) in MISSES.iter().zip(&self.misses) {
+            let count = count.load(Ordering::Relaxed);
+            let _ = writeln!(out, "{name}{{reason=\"{word}\"}} {count}");
         }
         let queued: u64 = tenants.iter().map(|(queued, _)| u64::from(*queued)).sum();
         let running: u64 = tenants.iter().map(|(_, running)| u64::from(*running)).sum();

@@ -17,6 +17,7 @@ mod recover;
 mod retention;
 mod submit;
 mod task;
+mod warm;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicU8;
@@ -69,6 +70,8 @@ pub struct Engine {
     swept: AtomicU8,
     /// One upload at a time, so that what is over the bound is never written.
     pub(crate) uploading: tokio::sync::Mutex<()>,
+    /// What is kept parked.
+    pub(crate) warm: warm::Warm,
 }
 
 impl std::fmt::Debug for Engine {
@@ -103,6 +106,7 @@ impl Engine {
             walked: Mutex::default(),
             swept: AtomicU8::new(0),
             uploading: tokio::sync::Mutex::default(),
+            warm: warm::Warm::default(),
         });
         engine.take_up_all().await?;
         tokio::spawn(recover::keep_together(Arc::downgrade(&engine)));

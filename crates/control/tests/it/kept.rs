@@ -184,7 +184,7 @@ async fn a_retry_gets_its_run_while_the_queue_is_full_and_costs_no_rate() {
     let mut other = first;
     other.request = Digest::of(b"another request");
     let reused = engine.submit(draft().plan(), Some(other), None).await;
-    assert_eq!(reused.unwrap_err().kind, ErrorKind::Conflict);
+    assert_eq!(reused.unwrap_err().kind, ErrorKind::Exists);
     for run in [&holding.run, &waiting.run] {
         control.cancel(&who("acme"), run).await.unwrap();
         sealed(&control, "acme", run).await;

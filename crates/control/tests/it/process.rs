@@ -10,7 +10,7 @@ use leasehold_backend::process::ProcessBackend;
 use leasehold_backend::process::client::Client;
 use leasehold_backend::process::start::Endpoint;
 use leasehold_backend::seam::{Backend, Launch};
-use leasehold_control::control::{Control, Until};
+use leasehold_control::control::{Control, Cursor, Until, Update};
 use leasehold_control::engine::Engine;
 use leasehold_core::end::EndReason;
 use leasehold_core::event::RunFact;
@@ -119,6 +119,75 @@ async fn a_run_goes_its_way_on_a_real_worker_warm_and_cold() {
     sealed(&control, "acme", &row.run).await;
     let bytes = control.artifact(&who("acme"), &row.run, 0, 0, 100).await;
     assert_eq!(bytes.unwrap(), b"mine");
+}
+
+/// Waits until a plain run is served by a parked sandbox; gives how many were not.
+async fn until_warm(engine: &Arc<Engine>, control: &Control, world: &World) -> u32 {
+    for cold in 0..40 {
+        let plan = draft(Script::True).plan();
+        let (row, _) = engine.submit(plan, None, None).await.unwrap();
+        let run = sealed(control, "acme", &row.run).await.run;
+        let facts = world.facts(&run).await;
+        let warm = |fact: &RunFact| matches!(fact, RunFact::Allocated { warm: true, .. });
+        if facts.iter().any(warm) {
+            return cold;
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    panic!("no run was served by a parked sandbox")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_is_there_again_after_the_worker_was_started_anew() {
+    let Some(own) = Own::new("a_pool_is_there_again") else {
+        return;
+    };
+    let world = World::new().await;
+    let (engine, backend) = own.engine(&world).await;
+    let control = Control::new(Arc::clone(&engine));
+    control.keep_warm(1);
+    until_warm(&engine, &control, &world).await;
+    let pid = Client::connect(&own.endpoint).unwrap().supervisor_pid();
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let cold = until_warm(&engine, &control, &world).await;
+    eprintln!("{cold} runs were served by none before the pool was there again");
+    drop(backend);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_tool_says_of_itself_reaches_its_follower_as_such() {
+    let Some(own) = Own::new("what_a_tool_says") else {
+        return;
+    };
+    let world = World::new().await;
+    let (engine, _backend) = own.engine(&world).await;
+    let control = Control::new(Arc::clone(&engine));
+    let script = r#"echo 'leasehold:progress {"done":1}' >&2; echo plain >&2
+        sleep 0.3; echo 'leasehold:log half way' >&2; echo out"#;
+    let exec = leasehold_core::spec::ExecSpec::command(["/bin/sh", "-c", script]);
+    let plan = Draft::new("acme", exec).plan();
+    let (row, _) = engine.submit(plan, None, None).await.unwrap();
+    // While it runs, and again when it is over.
+    for _ in 0..2 {
+        let me = who("acme");
+        let from = Cursor::default();
+        let mut follower = control.follow(&me, &row.run, from).await.unwrap();
+        let (mut told, mut stderr, mut stdout) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some((update, _)) = follower.next().await {
+            match update {
+                Update::Progress(value) => told.push(format!("progress {value}")),
+                Update::Log(text) => told.push(format!("log {text}")),
+                Update::Stderr(bytes) => stderr.extend(bytes),
+                Update::Stdout(bytes) => stdout.extend(bytes),
+                _ => {}
+            }
+        }
+        assert_eq!(told, [r#"progress {"done":1}"#, "log half way"]);
+        assert_eq!((&stderr[..], &stdout[..]), (&b"plain\n"[..], &b"out\n"[..]));
+        sealed(&control, "acme", &row.run).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,7 +29,6 @@ use leasehold_core::spec::SandboxSpec;
 use leasehold_protocol::supervisor::Request;
 use leasehold_store::objects::Objects;
 use leasehold_store::sqlite::{Options, SqliteStore};
-use leasehold_supervisor::paths::Paths;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -121,7 +120,7 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
     first_key(home, &control).await?;
     let directories = Directories::default();
     local::listen(&home.local_socket(), directories.clone())?;
-    keep_warm(worker, config.warm);
+    control.keep_warm(config.warm);
     home.announce(address)?;
     told(address, home);
     let router = leasehold_api::router(control.clone(), directories);
@@ -170,28 +169,6 @@ fn told(address: SocketAddr, home: &Home) {
             "`leasehold run -- CMD` on this machine uses it from now on; `leasehold ps` shows what runs",
         );
     }
-}
-
-/// Asks the worker to keep some sandboxes parked, beside everything else: a daemon whose worker is slow
-/// to fill its pool serves all the same.
-fn keep_warm(worker: Paths, count: u32) {
-    if count == 0 {
-        return;
-    }
-    std::thread::spawn(move || {
-        let asked = place::connect_or_start(&worker).and_then(|mut client| {
-            let sandbox = SandboxSpec::default();
-            let request = Request::Pool { sandbox, count };
-            client.call(request, &[]).map_err(place::client_fault)?;
-            client
-                .next_notice(None)
-                .map_err(place::client_fault)
-                .map(drop)
-        });
-        if let Err(fault) = asked {
-            tracing::warn!("no sandboxes are kept parked: {}", fault.chain());
-        }
-    });
 }
 
 /// Serves until TERM or INT; then closes the door, drains, and lets the last answers out.

@@ -1,7 +1,7 @@
 //! Every way a run can end, as the record names it.
 
 use leasehold_core::end::{EndReason, ExitStatus};
-use leasehold_core::limits::{Limit, Limits, OnOutputLimit, Resource};
+use leasehold_core::limits::{Limit, Limits, OnDenied, OnOutputLimit, Resource};
 use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use leasehold_core::stage::Stage;
 use leasehold_protocol::supervisor::{Event, Request};
@@ -198,6 +198,43 @@ fn output_beyond_its_limit_is_cut_or_ends_the_run_as_the_contract_says() {
     });
     let done = client.run(2, kill, shell("yes"));
     assert_eq!(which(&done), Resource::Output);
+    clean(&done);
+}
+
+#[test]
+fn a_limit_that_denies_ends_the_run_where_the_contract_says_so() {
+    let Some(supervisor) = Supervisor::start("ends-denied") else {
+        return;
+    };
+    let mut client = supervisor.connect();
+    let disk = |limits: &mut Limits| limits.disk_bytes = Limit::asked(1 << 20);
+    let fill = "head -c 4194304 /dev/zero > /workspace/f; echo went on; sleep 5; exit 0";
+    let done = client.run(1, limited(disk), shell(&fill.replace("sleep 5; ", "")));
+    assert_eq!(done.ended.end, Some(EndReason::Completed));
+    assert_eq!(done.stdout, b"went on\n");
+    for (letter, script) in [
+        // One that would go on, and one that is over before anybody looks.
+        (2, fill.to_owned()),
+        (3, fill.replace("sleep 5; ", "")),
+    ] {
+        let kill = limited(|limits| {
+            disk(limits);
+            limits.on_denied = OnDenied::Kill;
+        });
+        let begun = std::time::Instant::now();
+        let done = client.run(letter, kill, shell(&script));
+        assert_eq!(which(&done), Resource::Disk);
+        assert_eq!(done.ended.limits_hit.len(), 1);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(4));
+        clean(&done);
+    }
+    let kill = limited(|limits| {
+        limits.pids = Limit::asked(4);
+        limits.on_denied = OnDenied::Kill;
+    });
+    let bomb = "for i in 1 2 3 4 5 6 7 8; do sleep 9 & done; sleep 9; exit 0";
+    let done = client.run(4, kill, shell(bomb));
+    assert_eq!(which(&done), Resource::Pids);
     clean(&done);
 }
 

@@ -1,5 +1,7 @@
 //! Limits, lifetimes and shares between caller, tool and policy.
 
+use leasehold_core::limits::OnDenied;
+
 use super::*;
 
 #[test]
@@ -172,4 +174,34 @@ fn shares_come_from_policy() {
     );
     assert_eq!(share.tool_running_max, Some((name("text.wordcount"), 2)));
     assert_eq!(plan.contract.max_wait_ms, 3_000);
+}
+
+#[test]
+fn a_bare_command_gets_the_computer_that_is_kept_parked() {
+    let attempt = Try::new(None, policy(&[]));
+    let plain = attempt.of(r#"{"command":["true"]}"#).unwrap();
+    let parked = SandboxSpec::default();
+    assert!(parked.limits.same_slot(&plain.start.sandbox.limits));
+    assert_eq!(parked.workspace, plain.start.sandbox.workspace);
+    assert_eq!(parked.warm, plain.start.sandbox.warm);
+    let more = r#"{"command":["true"],"limits":{"memory":"600M"}}"#;
+    let other = attempt.of(more).unwrap();
+    assert!(!parked.limits.same_slot(&other.start.sandbox.limits));
+}
+
+#[test]
+fn what_a_denied_limit_does_is_the_stricter_word_of_caller_and_tool() {
+    let of = |tool_says: &str, caller_says: &str| {
+        let manifest = format!("{TOOL}{tool_says}");
+        let attempt = Try::new(Some(tool(&manifest)), trusted());
+        let request = format!(r#"{{"tool":"text.wordcount"{caller_says}}}"#);
+        attempt.of(&request).unwrap().contract.limits.on_denied
+    };
+    let (note, kill) = ("limits: {on_denied: note}\n", "limits: {on_denied: kill}\n");
+    let asked = r#","limits":{"on_denied":"kill"}"#;
+    let mild = r#","limits":{"on_denied":"note"}"#;
+    assert_eq!(of("", ""), OnDenied::Note);
+    assert_eq!(of(note, asked), OnDenied::Kill);
+    assert_eq!(of(kill, mild), OnDenied::Kill);
+    assert_eq!(of(note, mild), OnDenied::Note);
 }

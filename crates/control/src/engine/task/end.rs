@@ -171,11 +171,13 @@ impl Task {
             artifacts: kept.artifacts,
             ended_unix_ms: self.engine.parts.clock.unix_ms(),
         };
-        count(if record.warm {
-            &self.engine.metrics.warm
+        if record.warm {
+            count(&self.engine.metrics.warm);
         } else {
-            &self.engine.metrics.cold
-        });
+            count(&self.engine.metrics.cold);
+            let why = self.engine.warm.miss(&self.plan.start.sandbox);
+            count(&self.engine.metrics.misses[why]);
+        }
         self.conclude(&outcome, facts).await?;
         self.remember(&outcome).await;
         let (stages, observed) = self.removed(Some(execution)).await;

@@ -1,0 +1,82 @@
+//! Computers that are kept parked for the run that is asked for most: a bare command with nothing asked.
+//!
+//! Which kind that is says admission itself, by the policies in force, so that the run finds it. The worker is asked
+//! again every so often and when a run found none: one that was started anew remembers nothing, and a policy may
+//! have changed the kind.
+
+use std::time::Duration;
+
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::id::{KeyId, RunId};
+use leasehold_core::name::Name;
+use leasehold_core::spec::SandboxSpec;
+use leasehold_core::tenant::{Principal, Role};
+
+use super::Control;
+use crate::admission::{self, Case};
+use crate::policies::DEFAULT_TENANT;
+use crate::request::RunRequest;
+use crate::tenants::DEFAULT_PROJECT;
+
+/// How often the worker is asked at least, and the least pause between two times.
+const EVERY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));
+
+impl Control {
+    /// Keeps so many computers parked until it drains, beside everything else: one whose worker is slow to
+    /// fill its pool serves all the same.
+    pub fn keep_warm(&self, count: u32) {
+        if count == 0 {
+            return;
+        }
+        let control = self.clone();
+        tokio::spawn(async move {
+            while !control.engine.draining() {
+                control.park(count).await;
+                tokio::time::sleep(EVERY.1).await;
+                let missed = control.engine.warm.missed.notified();
+                let _ = tokio::time::timeout(EVERY.0, missed).await;
+            }
+        });
+    }
+
+    async fn park(&self, count: u32) {
+        let usual = self.usual().await.unwrap_or_default();
+        let backend = &self.engine.parts.backend;
+        let before = self.engine.warm.set(usual.clone());
+        if let Some(before) = before.filter(|before| !before.limits.same_slot(&usual.limits))
+            && let Err(error) = backend.keep_warm(before, 0).await
+        {
+            tracing::warn!(%error, "computers of an earlier kind are kept parked");
+        }
+        if let Err(error) = backend.keep_warm(usual, count).await {
+            tracing::warn!(%error, "no computers are kept parked");
+        }
+    }
+
+    /// The computer of a bare command of the operator's own tenant.
+    async fn usual(&self) -> Result<SandboxSpec, PublicError> {
+        let own = |text: &str| {
+            let name = Name::parse(text);
+            name.map_err(|error| PublicError::new(ErrorKind::Internal, error.to_string()))
+        };
+        let who = Principal {
+            tenant: own(DEFAULT_TENANT)?,
+            project: own(DEFAULT_PROJECT)?,
+            name: own("operator")?,
+            role: Role::Runner,
+            key: KeyId::from_entropy(&[0; 13]),
+            grants: Vec::new(),
+        };
+        let request = RunRequest::command(["true"]);
+        let parts = &self.engine.parts;
+        let known = admission::gather(parts.store.as_ref(), &who, &request).await?;
+        let offers = self.offers.get(parts).await;
+        let case = Case {
+            who: &who,
+            request: &request,
+            known: &known,
+        };
+        let run = RunId::from_entropy(&[0; 13]);
+        Ok(admission::resolve(case, &offers, run)?.start.sandbox)
+    }
+}
