@@ -281,3 +281,58 @@ async fn p71_no_single_byte_can_be_changed_unnoticed() {
         "{caught} caught, {same} the same"
     );
 }
+
+/// Pointers to every map of a text, the outermost among them.
+fn maps(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            found.push(at.to_owned());
+            for (name, value) in fields {
+                maps(value, &format!("{at}/{name}"), found);
+            }
+        }
+        serde_json::Value::Array(items) => {
+            for (place, value) in items.iter().enumerate() {
+                maps(value, &format!("{at}/{place}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn p71_nothing_is_added_that_no_signature_is_compared_with() {
+    let made = made();
+    let text = made.bundle.text().unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let pretty = serde_json::to_vec_pretty(&value).unwrap();
+    assert_eq!(Bundle::read(&pretty).unwrap(), made.bundle);
+    let mut places = Vec::new();
+    maps(&value, "", &mut places);
+    assert!(places.len() > 30, "{places:?}");
+    for place in places {
+        let mut added = value.clone();
+        let map = added.pointer_mut(&place).unwrap().as_object_mut().unwrap();
+        map.insert("approved_by".into(), "the auditor".into());
+        let read = Bundle::read(&serde_json::to_vec(&added).unwrap());
+        // What the contract says is compared whole.
+        let refused = match read {
+            Err(fault) => matches!(fault, Fault::Unreadable(_)),
+            Ok(bundle) => !made.check(&bundle).holds(),
+        };
+        assert!(refused, "{place:?} takes more than was signed");
+    }
+}
+
+#[tokio::test]
+async fn p71_nothing_is_said_twice() {
+    let made = made();
+    let text = made.bundle.text().unwrap();
+    let twice = text.replacen("\"contract\":{", "\"contract\":{\"tenant\":\"other\",", 1);
+    assert_ne!(text, twice);
+    let read = Bundle::read(twice.as_bytes());
+    assert!(
+        matches!(&read, Err(Fault::Unreadable(why)) if why.contains("twice")),
+        "{read:?}"
+    );
+}
