@@ -147,9 +147,11 @@ pub(crate) struct BoundaryFlags {
 Standard input: a pipe or a file is passed on; a terminal only with --stdin or --tty.
 Environment inside: PATH, HOME, USER, LOGNAME, LANG (and TERM with --tty) and what --env names.
 With --json the command's own output is not printed: the record comes on standard output at the
-end and says where the logs are.
-Exit status: the command's own; 124 timeout, 125 no sandbox, 126/127 not executable/not found,
-130 cancelled, 137 a limit ended it, 128+n signal n. Ctrl-C ends it with grace, twice at once.
+end and says where the logs are. Through a daemon it is the run as HTTP answers it (docs/API.md);
+--alone gives the other form always.
+Exit status: the command's own; 2 refused as asked, 65 a tool's output does not fit its schema,
+124 timeout, 125 no sandbox, 126/127 not executable/not found, 130 cancelled, 137 a limit ended it,
+128+n signal n. Ctrl-C ends it with grace, twice at once.
 
 Examples:
   leasehold run -- python3 -c 'print(6*7)'
@@ -161,7 +163,7 @@ pub(crate) struct RunFlags {
     #[arg(last = true, required_unless_present = "tool", value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
     /// Run a published tool instead of a command: NAME or NAME@VERSION (needs a daemon)
-    #[arg(long, value_name = "TOOL", conflicts_with_all = ["command", "alone", "tty", "workdir"])]
+    #[arg(long, value_name = "TOOL", group = "leaves", conflicts_with_all = ["command", "alone", "tty", "workdir"])]
     pub(crate) tool: Option<String>,
     /// Input of the tool: JSON, @FILE, or - for standard input [default: {}]
     #[arg(long, value_name = "JSON", requires = "tool")]
@@ -188,11 +190,11 @@ pub(crate) struct RunFlags {
     /// (changed in place; what this host's tools may execute of it afterwards is told)
     #[arg(long, value_name = "DIR[:MODE]")]
     pub(crate) workspace: Option<OsString>,
-    /// Keep files below /workspace that match; may be repeated
-    #[arg(long, value_name = "GLOB")]
+    /// Keep files below /workspace that match; may be repeated (a tool says itself which it leaves)
+    #[arg(long, value_name = "GLOB", group = "leaves")]
     pub(crate) artifact: Vec<String>,
     /// Directory that kept files are written to [default: left with the record]
-    #[arg(long, value_name = "DIR", requires = "artifact")]
+    #[arg(long, value_name = "DIR", requires = "leaves")]
     pub(crate) out: Option<PathBuf>,
     /// Write artifacts that this host's tools may execute by themselves, such as git hooks, too
     #[arg(long, requires = "out")]

@@ -80,8 +80,14 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
         Command::Logs(flags) => show::logs(&flags),
         Command::Attach(flags) => {
             let paths = place::paths()?;
-            let run = show::find(&paths, &flags.run)?;
-            run::attach(&paths, &run, &flags)
+            match show::find(&paths, &flags.run) {
+                Ok(run) => run::attach(&paths, &run, &flags),
+                Err(fault) => {
+                    let of_daemon = remote::look::find(&paths, &flags.run)?;
+                    let (remote, run) = of_daemon.ok_or(fault)?;
+                    remote::look::attach(&remote, &run, &flags)
+                }
+            }
         }
         Command::Pool(flags) => supervise::pool(&flags),
         Command::Stop => supervise::stop(),

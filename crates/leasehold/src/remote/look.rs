@@ -7,9 +7,9 @@ use leasehold_core::quantity::{format_bytes, format_micros};
 use leasehold_supervisor::paths::Paths;
 use serde_json::{Value, json};
 
-use super::runs::{self, Reader, end_of, follow, output_bytes};
+use super::runs::{self, Printer, Reader, end_of, follow, output_bytes, status, tell};
 use super::{Frame, Remote, text};
-use crate::cli::{LogsFlags, ShowFlags};
+use crate::cli::{AttachFlags, LogsFlags, ShowFlags};
 use crate::fault::Fault;
 use crate::run::screen::Screen;
 use crate::show::when;
@@ -109,6 +109,29 @@ fn page(view: &Value, contract: &Value) -> String {
     }
     line("contract", text(&view["contract"]));
     page
+}
+
+/// Follows a run from its first byte and returns its exit status.
+///
+/// # Errors
+/// As the daemon says, or when another beginning is wanted.
+pub(crate) fn attach(remote: &Remote, run: &RunId, flags: &AttachFlags) -> Result<u8, Fault> {
+    if flags.from != "start" {
+        return Err(Fault::usage(
+            "`--from` is for runs without a daemon: one of a daemon is told whole",
+        )
+        .hint("`leasehold logs -f` follows one of its outputs"));
+    }
+    let mut printer = Printer {
+        talk: !flags.quiet,
+        print: true,
+    };
+    let view = follow(remote, run, &mut printer)?;
+    if !flags.quiet {
+        let took = view["outcome"]["usage"]["wall_micros"].as_u64();
+        tell(&view, took.unwrap_or_default());
+    }
+    Ok(status(&view))
 }
 
 /// Prints one output of a run, to its end if that is wanted.

@@ -307,7 +307,7 @@ fn stands_behind(home: &Home) -> bool {
 /// What is said where a daemon is needed and none is there.
 pub(crate) fn no_daemon() -> Fault {
     Fault::host("no daemon is running here").hint(format!(
-        "start one with `leasehold serve`, or name one with `{}`",
+        "start one with `leasehold serve`, or name one with `{}`; `leasehold runs` lists what ran without one",
         env::URL.name
     ))
 }

@@ -62,8 +62,10 @@ pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Re
     if flags.wait_cleanup || telling == Telling::Json {
         view = sealed(remote, &run)?;
     }
-    if let Some(out) = &flags.out {
-        directory::take_artifacts(remote, &run, out, flags.unsafe_artifacts)?;
+    match &flags.out {
+        Some(out) => directory::take_artifacts(remote, &run, out, flags.unsafe_artifacts)?,
+        None if telling == Telling::Line => tell_artifacts(&view, &run),
+        None => {}
     }
     match telling {
         Telling::Json => voice::json(&view)?,
@@ -76,6 +78,22 @@ pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Re
         }
     }
     Ok(status(&view))
+}
+
+/// Says where the files are that nobody named a directory for.
+fn tell_artifacts(view: &Value, run: &RunId) {
+    let files = view["outcome"]["artifacts"].as_array();
+    let kept = files.map_or(0, |files| {
+        files
+            .iter()
+            .filter(|file| file["sha256"].is_string())
+            .count()
+    });
+    if kept > 0 {
+        voice::note(&format!(
+            "artifacts ({kept}) are at /v1/runs/{run}/artifacts; --out DIR writes them to a directory"
+        ));
+    }
 }
 
 /// Asks for the end at the first signal; at the second we leave, and the daemon ends the run.

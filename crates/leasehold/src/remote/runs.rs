@@ -173,7 +173,7 @@ pub(crate) fn tell(run: &Value, total_micros: u64) {
     } else {
         format!(" {used},")
     };
-    voice::note(&format!("{end}{used} run {}", text(&run["run"])));
+    voice::note(&format!("{end},{used} run {}", text(&run["run"])));
 }
 
 /// The exit status of the command line for a run of a daemon.
@@ -256,6 +256,12 @@ impl Reader for Printer {
         match frame.event.as_str() {
             "stdout" if self.print => voice::data(&output_bytes(&frame.data)?),
             "stderr" if self.print => voice::error_data(&output_bytes(&frame.data)?),
+            "queued" if self.talk => {
+                if let Some(ahead) = frame.data["ahead"].as_u64().filter(|ahead| *ahead > 0) {
+                    voice::note(&format!("waits for its turn; {ahead} before it"));
+                }
+                Ok(())
+            }
             "progress" if self.talk => {
                 voice::note(&format!("progress {}", clean(&frame.data.to_string())));
                 Ok(())
