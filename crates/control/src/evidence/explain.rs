@@ -78,7 +78,7 @@ fn words(items: &[String]) -> String {
 
 fn kept(stream: Option<&StoredStream>) -> String {
     match stream {
-        None => "not kept".to_owned(),
+        None => "nothing of it is in this evidence".to_owned(),
         Some(kept) => {
             let cut = match kept.stream.truncated {
                 true => format!(", cut from {}", kept.stream.written),

@@ -6,6 +6,7 @@ use std::fmt;
 use leasehold_core::digest::Digest;
 use leasehold_core::event::{Event, Head, RunFact, TenantEntry, TenantFact};
 use leasehold_core::id::RunId;
+use leasehold_core::quantity::format_moment;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -145,8 +146,11 @@ fn conclude_notes(bundle: &Bundle, predicate: &Predicate, verdict: &mut Verdict)
         return;
     }
     verdict.notes.push(format!(
-        "run {} of tenant {}, signed by {} at {}",
-        bundle.run, bundle.tenant, predicate.key, predicate.at_unix_ms
+        "run {} of tenant {}, signed by {} at {} UTC",
+        bundle.run,
+        bundle.tenant,
+        predicate.key,
+        format_moment(predicate.at_unix_ms)
     ));
     verdict
         .notes

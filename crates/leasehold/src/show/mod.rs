@@ -7,7 +7,7 @@
 mod page;
 mod table;
 
-pub(crate) use table::when;
+pub(crate) use leasehold_core::quantity::format_moment as when;
 
 use std::io::Read;
 use std::time::Duration;
@@ -52,8 +52,9 @@ pub(crate) fn find(paths: &Paths, prefix: &str) -> Result<RunId, Fault> {
     };
     let shown = voice::clean(prefix);
     match (found.pop(), found.pop()) {
-        (None, _) => Err(Fault::usage(format!("there is no run `{shown}`"))
-            .hint("`leasehold runs` lists what there is")),
+        (None, _) => Err(Fault::usage(format!("there is no run `{shown}`")).hint(
+            "`leasehold runs` lists what ran without a daemon, `leasehold ps -a` what one has",
+        )),
         (Some(run), None) => Ok(run),
         (Some(_), Some(_)) => Err(Fault::usage(format!(
             "`{shown}` is the beginning of more than one run id"
@@ -153,7 +154,7 @@ pub(crate) fn logs(flags: &LogsFlags) -> Result<u8, Fault> {
     };
     let name = if flags.stderr { "stderr" } else { "stdout" };
     if let Some(at) = read(&paths, &run)?.pruned_unix_ms {
-        let when = table::when(at);
+        let when = when(at);
         return Err(Fault::host(format!(
             "the output of run {run} was pruned at {when} UTC by the rule of retention"
         ))

@@ -8,7 +8,7 @@ use leasehold_core::limits::{Limit, Limits, Resource};
 use leasehold_core::quantity::{format_bytes, format_micros};
 use leasehold_core::record::RunRecord;
 
-use super::table::when;
+use super::when;
 use crate::run::summary;
 use crate::voice::clean;
 
