@@ -261,7 +261,7 @@ fn able<'a>(
         .collect();
     if !broken.is_empty() {
         return Err(format!(
-            "this host cannot hold the asked limits {}",
+            "this host cannot hold the asked limits {} (`leasehold doctor` on it names the mend)",
             broken.join(", ")
         ));
     }

@@ -229,8 +229,8 @@ fn container(facts: &Facts) -> Check {
             WHAT,
             State::Ok,
             format!(
-                "we are in a container ({kind}): its rules may forbid namespaces or mounts; the \
-                 backend above was tried for real and is what counts"
+                "we are in a container ({kind}): its rules may forbid namespaces or mounts; \
+                 what counts is the backend above, where it was tried"
             ),
         ),
     }

@@ -260,6 +260,12 @@ impl Report {
             let unclear = unclear.join(", ");
             return format!("\nNot seen to hold on this host: {unclear}.\n");
         }
+        let tried =
+            names(|check| check.what == "process" && check.state == State::Unclear).is_empty();
+        if !tried {
+            return "\nNothing was tried; without --no-probes every limit is made to bite.\n"
+                .to_owned();
+        }
         let refused = names(|check| check.state == State::Refused);
         let mut text = "\nEverything that is promised here holds.".to_owned();
         if !refused.is_empty() {
@@ -335,6 +341,18 @@ mod tests {
             bad.told()
                 .ends_with("Do not rely on this host: pids does not hold.\n")
         );
+    }
+
+    #[test]
+    fn what_was_not_tried_is_not_said_to_hold() {
+        let looked = report(vec![Check::new(
+            Section::Backends,
+            "process",
+            State::Unclear,
+            "not tried",
+        )]);
+        assert!(looked.told().contains("\nNothing was tried;"));
+        assert!(!looked.told().contains("Everything that is promised"));
     }
 
     #[test]
