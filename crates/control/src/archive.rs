@@ -211,7 +211,15 @@ pub fn unpack(bytes: &[u8]) -> Result<Tree, ArchiveError> {
             }
             break;
         }
-        let (name, entry, after) = read(block, after)?;
+        let (mut name, entry, after) = read(block, after)?;
+        rest = after;
+        // `tar -C DIR -c .` names everything from `.`, which is the tree itself.
+        if name == "." && entry == Entry::Folder {
+            continue;
+        }
+        if let Some(below) = name.strip_prefix("./") {
+            name = below.to_owned();
+        }
         check_name(&name)?;
         bound(tree.len() + 1, ENTRIES_MAX, "entries")?;
         let again = tree.insert(name.clone(), entry);
@@ -221,7 +229,6 @@ pub fn unpack(bytes: &[u8]) -> Result<Tree, ArchiveError> {
         {
             return Err(ArchiveError::Twice(name));
         }
-        rest = after;
     }
     complete(&mut tree)?;
     Ok(tree)
@@ -377,6 +384,39 @@ mod tests {
         up[..4].copy_from_slice(b"../x");
         assert!(matches!(unpack(&summed(up)), Err(ArchiveError::Name(_))));
         assert!(unpack(&summed(good)).is_ok());
+    }
+
+    #[test]
+    fn p68_what_tar_writes_of_a_whole_folder_is_read_and_no_second_dot() {
+        let named = |name: &str, kind: u8| {
+            let mut bytes = pack(&Tree::from([("name".to_owned(), file(b""))])).unwrap();
+            bytes[..100].fill(0);
+            bytes[..name.len()].copy_from_slice(name.as_bytes());
+            bytes[156] = kind;
+            unpack(&summed(bytes))
+        };
+        assert_eq!(named("./", b'5').unwrap(), Tree::new());
+        assert_eq!(
+            named("./a", b'0').unwrap(),
+            Tree::from([("a".to_owned(), file(b""))])
+        );
+        for (name, kind) in [
+            ("././a", b'0'),
+            ("./../a", b'0'),
+            (".", b'0'),
+            ("./", b'0'),
+            ("a/./b", b'0'),
+        ] {
+            assert!(
+                matches!(named(name, kind), Err(ArchiveError::Name(_))),
+                "{name}"
+            );
+        }
+        let tool = named("./.tool", b'5').unwrap();
+        assert!(matches!(
+            check_content(&tool),
+            Err(ArchiveError::Reserved(_))
+        ));
     }
 
     #[test]
