@@ -84,8 +84,9 @@ impl StoreError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound(_) => ErrorKind::NotFound,
-            Self::Exists(_) => ErrorKind::Exists,
-            Self::KeyReused { .. } | Self::Fenced { .. } | Self::Fork => ErrorKind::Conflict,
+            // The same request with that key never succeeds: it is no conflict that passes.
+            Self::Exists(_) | Self::KeyReused { .. } => ErrorKind::Exists,
+            Self::Fenced { .. } | Self::Fork => ErrorKind::Conflict,
             Self::WrongState { .. } => ErrorKind::WrongState,
             Self::Quota { .. } => ErrorKind::Quota,
             Self::Unwritable(_) | Self::Engine(_) => ErrorKind::Unavailable,

@@ -100,7 +100,7 @@ async fn p69_two_hundred_creates_under_one_key_are_one_run() {
     other.request = Digest::of(b"another body");
     let plan = Draft::script("acme", Script::True).plan();
     let refused = engine.submit(plan, Some(other), None).await.unwrap_err();
-    assert_eq!(refused.kind, ErrorKind::Conflict);
+    assert_eq!(refused.kind, ErrorKind::Exists);
     for (tenant, run) in &runs {
         sealed(&control, tenant.as_str(), run).await;
     }
