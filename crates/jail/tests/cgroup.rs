@@ -10,6 +10,8 @@
     reason = "a test; the lints know only functions marked as such"
 )]
 
+#[path = "cgroup/counts.rs"]
+mod counts;
 #[path = "cgroup/rig.rs"]
 mod rig;
 #[path = "cgroup/user.rs"]

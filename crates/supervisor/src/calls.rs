@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use leasehold_core::end::{CancelledBy, Observations};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
-use leasehold_core::record::{Observed, Residue, RunRecord};
+use leasehold_core::record::{Observed, Residue, RunRecord, Usage};
 use leasehold_core::sandbox::state::State;
 use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use leasehold_core::stage::Stage;
@@ -192,7 +192,8 @@ impl Server {
         let blank = warm.and_then(|key| self.sandboxes.get_mut(&key)?.blank.take());
         let key = self.begin(record, exec, &admitted, begun, blank)?;
         self.follow(key, from, tag);
-        if self.runs[&key].exec.tty.is_none() {
+        self.open_input(key);
+        if warm.is_none() && self.runs[&key].exec.tty.is_none() {
             self.tell_accepted(key);
         }
         match warm {
@@ -200,7 +201,31 @@ impl Server {
             None => self.make_for_run(key, sandbox, spec, admitted, directory),
         }
         self.step(key);
+        // Nobody waits for the rest as for the command, which is on its way. With a terminal a run is
+        // accepted when that is there; one that is over already was.
+        let claimed = warm.and_then(|sandbox| self.sandboxes.get_mut(&sandbox));
+        if let Some(group) = claimed.and_then(|sandbox| sandbox.group.as_mut()) {
+            group.keep_counts();
+        }
+        let told = |run: &Run| run.accepted || run.exec.tty.is_some();
+        if self.runs.get(&key).is_some_and(|run| !told(run)) {
+            self.tell_accepted(key);
+        }
         Ok(())
+    }
+
+    /// Makes the pipe a command reads its input from, if it is to have any.
+    fn open_input(&mut self, key: Key) {
+        let Some(run) = self.runs.get_mut(&key) else {
+            return;
+        };
+        if run.exec.stdin
+            && run.exec.tty.is_none()
+            && let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        {
+            run.message_fds.push(reader);
+            run.input = Some(writer);
+        }
     }
 
     /// Writes the first record and makes the spools; nothing else exists before (invariant I1).
@@ -284,14 +309,6 @@ impl Server {
             return;
         };
         run.accepted = true;
-        // Made here and not with the message to the stub, since the caller may write at once.
-        let fed = run.exec.stdin && run.exec.tty.is_none() && run.input.is_none();
-        if fed
-            && let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        {
-            run.message_fds.push(reader);
-            run.input = Some(writer);
-        }
         let stages = run.record.stages.clone();
         let mut input = run.input.take();
         for (from, tag) in run.followers.clone() {

@@ -42,6 +42,7 @@ mod step;
 pub mod sweep;
 mod timer;
 pub mod uids;
+mod vigil;
 
 #[cfg(test)]
 mod scratch_directory;

@@ -329,8 +329,12 @@ pub(crate) fn write_whole(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     while at < bytes.len() {
         at += rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes[at..], at as u64))?;
     }
-    // Not opened with truncation: a file system may flush such a file when it is closed.
-    rustix::fs::ftruncate(file, bytes.len() as u64)?;
+    // Not opened with truncation: a file system may flush such a file when it is closed. And a cut
+    // that cuts nothing costs as much as the writing.
+    let whole = bytes.len() as u64;
+    if rustix::fs::fstat(file)?.st_size.cast_unsigned() != whole {
+        rustix::fs::ftruncate(file, whole)?;
+    }
     Ok(())
 }
 

@@ -247,7 +247,7 @@ impl Server {
             } else {
                 self.timers.wait(now)
             };
-            let happened = self.sources.wait(wait)?;
+            let happened = self.await_events(wait)?;
             let quiet = happened.is_empty();
             for happening in happened {
                 self.handle(happening);

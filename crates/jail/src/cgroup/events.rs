@@ -1,5 +1,6 @@
 //! What a group used and which of its limits were felt.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
@@ -8,6 +9,14 @@ use rustix::fs::OFlags;
 use super::file;
 use super::group::Group;
 use super::locate::Controller;
+
+/// Files of counts that the end of a sandbox needs.
+const PEAK_V1: &CStr = c"memory.max_usage_in_bytes";
+const PEAK_V2: &CStr = c"memory.peak";
+const EVENTS_V1: &CStr = c"memory.oom_control";
+const EVENTS_V2: &CStr = c"memory.events";
+const CPU: &CStr = c"cpu.stat";
+const PIDS: &CStr = c"pids.events";
 
 /// What a group uses. A field is absent where this host cannot count it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,11 +83,31 @@ impl AsFd for OomWatch {
     }
 }
 
-fn number(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> Option<u64> {
-    file::read(dir, name).ok()?.number()
-}
-
 impl Group {
+    fn number(&self, dir: BorrowedFd<'_>, name: &CStr) -> Option<u64> {
+        self.read(dir, name).ok()?.number()
+    }
+
+    /// Opens the files that [`Group::usage_so_far`] and [`Group::events`] read, while a command is
+    /// about to start and nobody waits: at its end each call is time before its outcome is known. Up
+    /// to five descriptors, until the group is dropped. Idempotent.
+    pub fn keep_counts(&mut self) {
+        if self.keeps_counts() {
+            return;
+        }
+        let v2 = |group: &Self, of| group.with(of).map(|(tree, _)| tree.v2);
+        match v2(self, Controller::Memory) {
+            Some(true) => self.keep_open(Some(Controller::Memory), &[PEAK_V2, EVENTS_V2]),
+            Some(false) => self.keep_open(Some(Controller::Memory), &[PEAK_V1, EVENTS_V1]),
+            None => {}
+        }
+        self.keep_open(None, &[CPU]);
+        if v2(self, Controller::Cpu) == Some(false) {
+            self.keep_open(Some(Controller::Cpu), &[CPU]);
+        }
+        self.keep_open(Some(Controller::Pids), &[PIDS]);
+    }
+
     /// Counts as of now.
     #[must_use]
     pub fn usage(&self) -> GroupUsage {
@@ -89,10 +118,10 @@ impl Group {
             } else {
                 c"memory.usage_in_bytes"
             };
-            usage.memory_bytes = number(dir, now);
+            usage.memory_bytes = self.number(dir, now);
         }
         if let Some((_, dir)) = self.with(Controller::Pids) {
-            usage.pids = number(dir, c"pids.current");
+            usage.pids = self.number(dir, c"pids.current");
         }
         usage
     }
@@ -106,15 +135,11 @@ impl Group {
             ..GroupUsage::default()
         };
         if let Some((tree, dir)) = self.with(Controller::Memory) {
-            let peak = if tree.v2 {
-                c"memory.peak"
-            } else {
-                c"memory.max_usage_in_bytes"
-            };
-            usage.memory_peak_bytes = number(dir, peak);
+            let peak = if tree.v2 { PEAK_V2 } else { PEAK_V1 };
+            usage.memory_peak_bytes = self.number(dir, peak);
         }
         if let Some((tree, dir)) = self.with(Controller::Cpu)
-            && let Ok(text) = file::read(dir, c"cpu.stat")
+            && let Ok(text) = self.read(dir, CPU)
         {
             usage.throttled_micros = if tree.v2 {
                 text.value_of("throttled_usec")
@@ -129,12 +154,12 @@ impl Group {
     #[must_use]
     pub fn cpu_micros(&self) -> Option<u64> {
         let v2 = self.v2().and_then(|dir| {
-            let text = file::read(dir, c"cpu.stat").ok()?;
+            let text = self.read(dir, CPU).ok()?;
             text.value_of("usage_usec")
         });
         v2.or_else(|| {
             let (_, dir) = self.with(Controller::Cpuacct)?;
-            Some(number(dir, c"cpuacct.usage")? / 1_000)
+            Some(self.number(dir, c"cpuacct.usage")? / 1_000)
         })
     }
 
@@ -144,24 +169,24 @@ impl Group {
         let mut events = GroupEvents::default();
         if let Some((tree, dir)) = self.with(Controller::Memory) {
             if tree.v2 {
-                if let Ok(text) = file::read(dir, c"memory.events") {
+                if let Ok(text) = self.read(dir, EVENTS_V2) {
                     events.oom_kills = text.value_of("oom_kill").unwrap_or(0);
                     events.memory_hits = text.value_of("max");
                 }
             } else {
-                if let Ok(text) = file::read(dir, c"memory.oom_control") {
+                if let Ok(text) = self.read(dir, EVENTS_V1) {
                     events.oom_kills = text.value_of("oom_kill").unwrap_or(0);
                 }
                 if events.oom_kills > 0 {
                     // With both limits equal the one over memory and swap is felt first.
-                    let both = number(dir, c"memory.memsw.failcnt").unwrap_or(0);
-                    let alone = number(dir, c"memory.failcnt").unwrap_or(0);
+                    let both = self.number(dir, c"memory.memsw.failcnt").unwrap_or(0);
+                    let alone = self.number(dir, c"memory.failcnt").unwrap_or(0);
                     events.memory_hits = Some(both.max(alone)).filter(|count| *count > 0);
                 }
             }
         }
         if let Some((_, dir)) = self.with(Controller::Pids)
-            && let Ok(text) = file::read(dir, c"pids.events")
+            && let Ok(text) = self.read(dir, PIDS)
         {
             events.pids_denied = text.value_of("max").unwrap_or(0);
         }

@@ -1,8 +1,8 @@
 //! One group in every hierarchy: who is in it, ending it, removing it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +34,16 @@ struct Seat {
 pub struct Group {
     name: CString,
     seats: Vec<Seat>,
+    /// Files of counts that are open, by directory and name.
+    counts: Vec<Count>,
+}
+
+/// An open file of a group.
+#[derive(Debug)]
+struct Count {
+    dir: RawFd,
+    name: &'static CStr,
+    file: OwnedFd,
 }
 
 /// What one removal saw.
@@ -60,6 +70,7 @@ impl Group {
         Self {
             name,
             seats: Vec::with_capacity(6),
+            counts: Vec::new(),
         }
     }
 
@@ -208,6 +219,40 @@ impl Group {
         self.own()
             .find(|seat| seat.tree.set.has(controller))
             .map(|seat| (&*seat.tree, seat.dir.as_fd()))
+    }
+
+    /// Opens files that are read later, each at most once. One that cannot be is opened when it is
+    /// read.
+    pub(super) fn keep_open(&mut self, controller: Option<Controller>, names: &[&'static CStr]) {
+        let dir = match controller {
+            Some(controller) => self.with(controller).map(|(_, dir)| dir),
+            None => self.v2(),
+        };
+        let Some(dir) = dir else { return };
+        let opened: Vec<Count> = names
+            .iter()
+            .filter_map(|name| {
+                let file = file::open(dir, name, OFlags::RDONLY).ok()?;
+                let dir = dir.as_raw_fd();
+                Some(Count { dir, name, file })
+            })
+            .collect();
+        self.counts.extend(opened);
+    }
+
+    /// Reads one small file of one of its directories.
+    pub(super) fn read(&self, dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<file::Text> {
+        let at = dir.as_raw_fd();
+        let open = |count: &&Count| count.dir == at && count.name == name;
+        match self.counts.iter().find(open) {
+            Some(count) => file::read_open(count.file.as_fd()),
+            None => file::read(dir, name),
+        }
+    }
+
+    /// Whether files of counts are open.
+    pub(super) fn keeps_counts(&self) -> bool {
+        !self.counts.is_empty()
     }
 
     pub(super) fn v2(&self) -> Option<BorrowedFd<'_>> {
