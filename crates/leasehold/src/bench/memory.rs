@@ -62,7 +62,10 @@ pub(crate) fn measure(
     }
     let each = sum as f64 / PARKED as f64 / 1024.0;
     let processes = processes(&mut client)?;
-    let pss: u64 = processes.iter().filter_map(|pid| rollup_kib(*pid, "Pss")).sum();
+    let pss: u64 = processes
+        .iter()
+        .filter_map(|pid| rollup_kib(*pid, "Pss"))
+        .sum();
     report.note(format!(
         "parked: PSS of init and stub together {:.0} KiB for each, {} processes seen",
         pss as f64 / (PARKED + 4) as f64,
