@@ -24,4 +24,5 @@ pub mod schema;
 pub mod tenants;
 pub mod tools;
 pub mod uploads;
+pub mod vault;
 pub mod yaml;

@@ -21,6 +21,7 @@ use leasehold_control::entropy::{Entropy, SystemEntropy};
 use leasehold_control::evidence::Keyring;
 use leasehold_control::evidence::seal::Signer;
 use leasehold_control::tools::StoredChecks;
+use leasehold_control::vault::Vault;
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::WorkerId;
@@ -50,7 +51,6 @@ impl Objects for Files {
         let missing = |_| PublicError::new(ErrorKind::NotFound, "no such object");
         Box::pin(std::future::ready(read.map_err(missing)))
     }
-}
 
     fn list(&self, _: u8, _: std::time::Duration) -> Doing<'_, Vec<Digest>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
@@ -60,6 +60,7 @@ impl Objects for Files {
         let gone = std::fs::remove_file(self.0.join(digest.hex())).is_ok();
         Box::pin(std::future::ready(Ok(gone)))
     }
+}
 
 /// What came back.
 #[derive(Debug)]
@@ -149,6 +150,7 @@ impl Rig {
             backend: Arc::new(FakeBackend::new()),
             sealer: Arc::new(Signer::new(Arc::new(keyring), clock.clone())),
             checks: Arc::new(StoredChecks(store)),
+            vault: Arc::new(Vault::in_memory().unwrap()),
             workspaces: Arc::new(NoWorkspaces),
             clock,
             entropy: Arc::new(SystemEntropy),

@@ -29,7 +29,9 @@ pub(super) struct Offers {
 }
 
 impl Offers {
-    pub(super) async fn get(&self, parts: &Parts) -> Arc<Vec<Offer>> {
+    /// # Errors
+    /// `unavailable` when the worker cannot be asked for now; what is wrong with it is for the log alone.
+    pub(super) async fn get(&self, parts: &Parts) -> Result<Arc<Vec<Offer>>, PublicError> {
         let now = parts.clock.elapsed();
         // Nothing panics while it holds the lock.
         let held = self
@@ -40,10 +42,17 @@ impl Offers {
         if let Some((asked, offers)) = held
             && now.saturating_sub(asked) < BELIEVED
         {
-            return offers;
+            return Ok(offers);
         }
         let backend = &parts.backend;
         let probed = backend.probe().await;
+        if let Err(error) = &probed
+            && error.kind.retryable()
+        {
+            tracing::warn!(%error, "the worker cannot be asked");
+            let message = "the worker of this daemon cannot be reached just now";
+            return Err(PublicError::new(ErrorKind::Unavailable, message).hint("try again"));
+        }
         let able = probed.is_ok();
         let mut offers = vec![admission::offer(
             backend.name(),
@@ -56,7 +65,7 @@ impl Offers {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             *held = Some((now, Arc::clone(&offers)));
         }
-        offers
+        Ok(offers)
     }
 }
 
@@ -96,7 +105,7 @@ impl Control {
             });
         }
         let known = admission::gather(parts.store.as_ref(), who, &request).await?;
-        let offers = self.offers.get(parts).await;
+        let offers = self.offers.get(parts).await?;
         let run = RunId::from_entropy(&parts.entropy.draw()?);
         let case = Case {
             who,

@@ -70,7 +70,7 @@ impl Control {
         let request = RunRequest::command(["true"]);
         let parts = &self.engine.parts;
         let known = admission::gather(parts.store.as_ref(), &who, &request).await?;
-        let offers = self.offers.get(parts).await;
+        let offers = self.offers.get(parts).await?;
         let case = Case {
             who: &who,
             request: &request,

@@ -25,6 +25,7 @@ use crate::entropy::Entropy;
 use crate::evidence::envelope::Envelope;
 use crate::evidence::head::Anchor;
 use crate::plan::OutputCheck;
+use crate::vault::Vault;
 
 /// Bytes that are copied to the object store at once.
 const COPIED_AT_ONCE: u64 = 1 << 20;
@@ -45,7 +46,6 @@ pub trait Objects: Send + Sync + 'static {
     /// # Errors
     /// `not_found` when it was never there or is no more.
     fn read(&self, digest: Digest, offset: u64, most: usize) -> Doing<'_, Vec<u8>>;
-}
 
     /// Objects whose digest begins with this byte and that were last put longer than `spared` ago.
     ///
@@ -58,6 +58,7 @@ pub trait Objects: Send + Sync + 'static {
     /// # Errors
     /// When it cannot be removed.
     fn remove(&self, digest: Digest, spared: Duration) -> Doing<'_, bool>;
+}
 
 impl Objects for leasehold_store::objects::Objects {
     fn put(&self, file: File, bytes: u64) -> Doing<'_, Digest> {
@@ -87,7 +88,6 @@ impl Objects for leasehold_store::objects::Objects {
             read.map_err(|error| error.public())
         })
     }
-}
 
     fn list(&self, first: u8, spared: Duration) -> Doing<'_, Vec<Digest>> {
         Box::pin(async move {
@@ -104,6 +104,7 @@ impl Objects for leasehold_store::objects::Objects {
             gone.map_err(|error| error.public())
         })
     }
+}
 
 /// What a signed statement says.
 #[derive(Debug, Clone, Copy)]
@@ -190,11 +191,11 @@ pub struct Settings {
     pub reconcile_every: Duration,
     /// How long after its end a removal may take before it is called stuck.
     pub removal_max: Duration,
-}
     /// Objects that were put within this time are never removed: a row may be about to name them.
     pub objects_spared: Duration,
     /// How long an upload is kept after it was last uploaded, where no live run begins with it.
     pub uploads_kept: Duration,
+}
 
 impl Default for Settings {
     fn default() -> Self {
@@ -205,9 +206,9 @@ impl Default for Settings {
             },
             reconcile_every: Duration::from_secs(2),
             removal_max: Duration::from_secs(150),
-        }
             objects_spared: Duration::from_secs(3_600),
             uploads_kept: Duration::from_secs(86_400),
+        }
     }
 }
 
@@ -224,6 +225,8 @@ pub struct Parts {
     pub sealer: Arc<dyn Sealer>,
     /// Output checks of tools.
     pub checks: Arc<dyn Checks>,
+    /// What starts a run, while it is in the store.
+    pub vault: Arc<Vault>,
     /// Trees.
     pub workspaces: Arc<dyn Workspaces>,
     /// Time.

@@ -236,7 +236,11 @@ impl Engine {
             .map_err(|error| Trouble::Row(format!("its contract does not read: {error}")))?;
         let sealed = self.parts.store.sealed_request(row.run.clone()).await?;
         let sealed: Option<Sealed> = sealed
-            .map(|bytes| serde_json::from_slice(&bytes))
+            .map(|bytes| {
+                let plain = self.parts.vault.unseal(&row.run, &bytes);
+                let plain = plain.ok_or("it was sealed under another key".to_owned())?;
+                serde_json::from_slice(&plain).map_err(|error| error.to_string())
+            })
             .transpose()
             .map_err(|error| Trouble::Row(format!("what starts it does not read: {error}")))?;
         let sealed = match sealed {

@@ -19,6 +19,7 @@ use super::queue::Ticket;
 use super::task::{Begin, Task, lease};
 use super::{Engine, about_to_end, locked};
 use crate::plan::{Plan, Share, Start};
+use crate::vault::Vault;
 
 /// What a restarted daemon needs and no contract holds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,7 +94,6 @@ impl Engine {
         submitted
     }
 
-    async fn admit(
     /// The run that a key stands for already: a retry is told of it whatever a new run would be told, and
     /// counts for nothing.
     ///
@@ -116,6 +116,7 @@ impl Engine {
         }
     }
 
+    async fn admit(
         self: &Arc<Self>,
         plan: Plan,
         idempotency: Option<Idempotency>,
@@ -144,7 +145,7 @@ impl Engine {
         locked(&self.live).insert(run.clone(), Arc::clone(&live));
         let cached = self.cached(&plan).await;
         let row = live.row();
-        let admission = admission(&plan, idempotency, first, row.accepted_unix_ms)?;
+        let admission = admission(&self.parts.vault, &plan, idempotency, first, row.accepted_unix_ms)?;
         let begin = match cached {
             Some((from, outcome)) => Begin::Cached(from, outcome),
             None => {
@@ -156,9 +157,9 @@ impl Engine {
         match admitted {
             Err(error) => {
                 count(&self.metrics.store_errors);
-                return Err(error.public());
                 // It may be there all the same.
                 self.drop_run(run);
+                return Err(error.public());
             }
             Ok(Admitted::Earlier(row)) => return Ok((*row, false)),
             Ok(Admitted::New) => {}
@@ -307,6 +308,7 @@ pub(super) fn ticket(plan: &Plan, now: Duration, waited: Duration) -> Ticket {
 }
 
 fn admission(
+    vault: &Vault,
     plan: &Plan,
     idempotency: Option<Idempotency>,
     first: Event,
@@ -317,7 +319,8 @@ fn admission(
         share: plan.share.clone(),
         cache: plan.cache,
     };
-    let sealed = serde_json::to_vec(&sealed).map_err(|_| internal("cannot be kept"))?;
+    let plain = serde_json::to_vec(&sealed).map_err(|_| internal("cannot be kept"))?;
+    let sealed = vault.seal(&plan.contract.run, &plain)?;
     let contract = &plan.contract;
     Ok(Admission {
         run: contract.run.clone(),

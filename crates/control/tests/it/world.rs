@@ -17,6 +17,7 @@ use leasehold_control::entropy::SystemEntropy;
 use leasehold_control::evidence::keys::Keyring;
 use leasehold_control::evidence::seal::Signer;
 use leasehold_control::plan::{OutputCheck, Plan, Share, Start};
+use leasehold_control::vault::Vault;
 use leasehold_core::digest::{Digest, canonical};
 use leasehold_core::end::EndReason;
 use leasehold_core::event::{Event, RunFact, TenantFact};
@@ -133,8 +134,8 @@ fn contract(tenant: &str, exec: &ExecSpec, limits: &Limits) -> RunContract {
         },
         policies: Vec::new(),
         idempotent: false,
-        cacheable: false,
         attempts: 1,
+        cacheable: false,
         priority: 0,
         max_wait_ms: 60_000,
     }
@@ -248,6 +249,7 @@ impl World {
             backend: Arc::new(self.backend.clone()),
             sealer: Arc::new(Signer::new(Arc::new(keyring), Arc::new(self.clock))),
             checks: Arc::new(NoChecks),
+            vault: Arc::new(Vault::open(&self.dir.join("vault")).unwrap()),
             workspaces: Arc::new(NoWorkspaces),
             clock: Arc::new(self.clock),
             entropy: Arc::new(SystemEntropy),
@@ -259,9 +261,9 @@ impl World {
                 },
                 reconcile_every: Duration::from_millis(200),
                 removal_max: Duration::from_secs(5),
+                ..Settings::default()
             },
             failpoints: Failpoints::default(),
-                ..Settings::default()
         }
     }
 

@@ -451,6 +451,7 @@ mod tests {
             grace_ms: 100,
             output_bytes: Limit::asked(1_024),
             on_output_limit: OnOutputLimit::Kill,
+            ..Limits::default()
         };
         assert_eq!(plan.sandbox.limits, want);
         assert!(plan.sandbox.allow_unenforced);

@@ -63,6 +63,11 @@ impl Home {
         self.own().join("signing")
     }
 
+    /// The key under which waiting requests are kept.
+    pub(crate) fn vault(&self) -> PathBuf {
+        self.own().join("vault.key")
+    }
+
     /// The id of this daemon's worker, drawn once.
     ///
     /// # Errors

@@ -25,8 +25,7 @@ use leasehold_control::entropy::SystemEntropy;
 use leasehold_control::evidence::Keyring;
 use leasehold_control::evidence::seal::Signer;
 use leasehold_control::tools::StoredChecks;
-use leasehold_core::spec::SandboxSpec;
-use leasehold_protocol::supervisor::Request;
+use leasehold_control::vault::Vault;
 use leasehold_store::objects::Objects;
 use leasehold_store::sqlite::{Options, SqliteStore};
 use tokio::net::TcpListener;
@@ -84,6 +83,9 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
     let clock = Arc::new(SystemClock::new());
     let keyring = Keyring::open(home.signing(), clock.unix_ms())
         .map_err(|error| Fault::host("cannot open the signing keys").because(&error))?;
+    let vault = Vault::open(&home.vault()).map_err(|error| {
+        Fault::host(format!("cannot open {}", home.vault().display())).because(&error)
+    })?;
     let worker = home.worker();
     let backend = ProcessBackend::new(place::endpoint(&worker)?);
     let engine = Engine::start(Parts {
@@ -92,6 +94,7 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
         backend: Arc::new(backend),
         sealer: Arc::new(Signer::new(Arc::new(keyring), clock.clone())),
         checks: Arc::new(StoredChecks(store)),
+        vault: Arc::new(vault),
         workspaces: Arc::new(trees),
         clock,
         entropy: Arc::new(SystemEntropy),

@@ -309,11 +309,12 @@ impl Task {
                 "waited {} s, the longest it may, for {what}",
                 self.plan.contract.max_wait_ms.div_ceil(1_000)
             )),
-            None => Some(self.cancelled()),
+            None if self.unwanted() => Some(self.cancelled()),
+            None => unavailable("it lost its place in the queue".to_owned()),
         })
     }
 
-    /// `None` when its end was asked for.
+    /// `None` when its end was asked for, or nobody will tell it any more.
     async fn wait_on(&self, mut turn: oneshot::Receiver<Turn>) -> Option<Turn> {
         let max = Duration::from_millis(self.plan.contract.max_wait_ms);
         let accepted = self.live.row().accepted_unix_ms;
