@@ -145,7 +145,13 @@ impl Engine {
         locked(&self.live).insert(run.clone(), Arc::clone(&live));
         let cached = self.cached(&plan).await;
         let row = live.row();
-        let admission = admission(&self.parts.vault, &plan, idempotency, first, row.accepted_unix_ms)?;
+        let admission = admission(
+            &self.parts.vault,
+            &plan,
+            idempotency,
+            first,
+            row.accepted_unix_ms,
+        )?;
         let begin = match cached {
             Some((from, outcome)) => Begin::Cached(from, outcome),
             None => {
