@@ -210,6 +210,7 @@ mod tests {
             ("1.5s", 1_500),
             ("2m", 120_000),
             ("1h", 3_600_000),
+            ("1d", 86_400_000),
         ] {
             assert_eq!(
                 parse_duration(text),
@@ -217,7 +218,7 @@ mod tests {
                 "{text}"
             );
         }
-        for text in ["", "s", "-1s", "1d", "NaN", "inf", "1e3s", "..s", "999999h"] {
+        for text in ["", "s", "-1s", "1w", "NaN", "inf", "1e3s", "..s", "999999h"] {
             assert!(parse_duration(text).is_err(), "{text} was taken");
         }
     }

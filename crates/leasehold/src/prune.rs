@@ -147,7 +147,7 @@ mod tests {
         let text = told(&[one(false), one(true)], false);
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains(" output pruned, ") && text.contains(" output and record pruned, "));
-        assert!(text.ends_with("2 runs pruned, 2.0 KiB in all\n"), "{text}");
+        assert!(text.ends_with("2 runs pruned, 2 KiB in all\n"), "{text}");
         assert!(told(&[one(false)], true).contains("would be pruned"));
     }
 }

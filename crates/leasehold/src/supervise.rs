@@ -12,6 +12,7 @@ use leasehold_supervisor::sweep::SweepReport;
 
 use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
 use crate::fault::Fault;
+use crate::remote::stands_behind;
 use crate::run::request;
 use crate::serve::home::Home;
 use crate::{env, place, voice};
@@ -50,11 +51,26 @@ pub(crate) fn pool(flags: &PoolFlags) -> Result<u8, Fault> {
 /// # Errors
 /// When a supervisor runs and does not end in time.
 pub(crate) fn stop() -> Result<u8, Fault> {
-    match place::connect(&place::paths()?)? {
-        Some(client) => stop_it(client)?,
-        None => voice::note("no supervisor is running"),
+    let paths = place::paths()?;
+    let home = Home::within(&paths);
+    let mut ended = stopped(&paths)?;
+    if stands_behind(&home) {
+        voice::note("a daemon is running, and keeps its own supervisor until it is ended itself");
+    } else {
+        ended |= stopped(&home.worker())?;
+    }
+    if !ended {
+        voice::note("no supervisor is running");
     }
     Ok(0)
+}
+
+/// Ends the supervisor of some directories; whether there was one.
+fn stopped(paths: &Paths) -> Result<bool, Fault> {
+    match place::connect(paths)? {
+        Some(client) => stop_it(client).map(|()| true),
+        None => Ok(false),
+    }
 }
 
 /// Ends the supervisor behind a connection and waits until it is gone.

@@ -300,7 +300,7 @@ impl Remote {
 /// Whether the daemon that left the notice is there. A killed one leaves its notice, and anybody on this
 /// machine may listen at its port since; its socket is in a directory that is closed to everybody else, and
 /// is refused once nobody holds it. So no key goes to whoever took the port.
-fn stands_behind(home: &Home) -> bool {
+pub(crate) fn stands_behind(home: &Home) -> bool {
     UnixStream::connect(home.local_socket()).is_ok()
 }
 
