@@ -89,6 +89,11 @@ impl Server {
         let _ = pidfd_send_signal(pidfd, Signal::KILL);
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let _ = waitid(WaitId::PidFd(pidfd), options);
+        // A process that makes namespaces for it goes a moment later, and holds the socket until then.
+        let end = Instant::now() + HALF_MADE_BOUND;
+        while !self.spawner.answers().is_some_and(readable) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Arms or clears the deadline of the oldest order.
