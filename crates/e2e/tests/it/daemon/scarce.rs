@@ -1,9 +1,8 @@
-//! A daemon with too few descriptors and one without room on its disk (P87): new work is refused and told,
+//! A daemon without room on its disk (P87): new work is refused and told,
 //! ending works, and it mends itself.
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_e2e::{Answer, Daemon, Need, need, patience, until};
@@ -23,77 +22,7 @@ fn is_typed(answer: &Answer) -> bool {
     matches!(answer.status, 429 | 503 | 507) && code.is_some_and(|code| !code.is_empty())
 }
 
-#[test]
-fn p87_without_descriptors_new_work_waits_or_is_refused_and_ending_works() {
-    let name =
-        "daemon::scarce::p87_without_descriptors_new_work_waits_or_is_refused_and_ending_works";
-    if !need(name, &[Need::Program("prlimit")]) {
-        return;
-    }
-    let mut daemon = Daemon::start(&["--warm", "0"], &[]);
-    let first = daemon
-        .post("/v1/runs?wait=none", &[], &script("echo up; sleep 60"))
-        .run();
-    until("it runs", SOON, || {
-        (daemon.row(&first)["state"] == "running").then_some(())
-    });
-    // The worker keeps its own; the daemon comes back poor.
-    daemon.kill();
-    daemon.restart_under(&["prlimit", "--nofile=64:64"]);
-    let descriptors = format!("/proc/{}/fd", daemon.pid());
-    let fds = || std::fs::read_dir(&descriptors).unwrap().count();
-    let base = fds();
-    let stop = AtomicBool::new(false);
-    let path = format!("/v1/runs/{first}/cancel");
-    std::thread::scope(|scope| {
-        for _ in 0..60 {
-            scope.spawn(|| crowd_in(&daemon, &stop));
-        }
-        std::thread::sleep(Duration::from_secs(2));
-        // Meanwhile somebody ends the first.
-        until("somebody who ends it is heard", SOON, || {
-            let asked = daemon.ask("POST", &path, daemon.key(), &[], None).ok()?;
-            matches!(asked.status, 200 | 202).then_some(())
-        });
-        stop.store(true, Ordering::Relaxed);
-    });
-    assert!(!daemon.is_over(), "it lives");
-    assert_eq!(reason(&daemon.sealed(&first, SOON)), "cancelled");
-    // All that were admitted end, whatever way.
-    until("all runs to be over", SOON, || {
-        let over = daemon.rows("").iter().all(|row| row["state"] == "sealed");
-        over.then_some(())
-    });
-    let fine = daemon.post("/v1/runs", &[], &script("true")).status_is(200);
-    assert_eq!(reason(&fine.json), "completed");
-    daemon.sealed(&fine.run(), SOON);
-    until("descriptors back at their base", SOON, || {
-        (fds() <= base + 6).then_some(())
-    });
-    agree(&daemon, Duration::from_secs(2));
-    assert_nothing_left(&daemon);
-}
-
-/// Asks for work and waits for it, again and again; whatever is answered is typed.
-fn crowd_in(daemon: &Daemon, stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) {
-        let body = script("sleep 0.2");
-        // One who is let go without a word comes again.
-        let Ok(answer) = daemon.ask("POST", "/v1/runs", daemon.key(), &[], Some(&body)) else {
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        let admitted = answer.json["run"].is_string();
-        assert!(
-            admitted || is_typed(&answer),
-            "{}: {}",
-            answer.status,
-            answer.text
-        );
-    }
-}
-
-/// A file system of a bounded size over the daemon's own directory. Gone on drop.
+/// A small file system of its own over a directory; gone with the test.
 struct Small<'a>(&'a Path);
 
 impl Drop for Small<'_> {
