@@ -9,11 +9,17 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new() -> Self {
-        let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
-        let name = format!("leasehold-store-{}-{drawn}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        loop {
+            let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
+            let name = format!("leasehold-store-{}-{drawn}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                // What a killed process of the same number left, some time ago.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
