@@ -18,7 +18,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::record::{assert_clean, assert_nothing_left, reason};
 
 const SOON: Duration = Duration::from_secs(20);
-const STAGES: [&str; 7] = [
+/// The seven stages, by the words of the record.
+pub(crate) const STAGES: [&str; 7] = [
     "allocate",
     "initialize",
     "inject",

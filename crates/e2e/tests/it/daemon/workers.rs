@@ -7,21 +7,14 @@ use leasehold_e2e::{Daemon, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use crate::crash::STAGES;
+
 use super::{SOON, agree, assert_nothing_left, assert_proven, facts, lines, reason, script};
 
 /// How long a run is held at the end of a stage.
 const HOLD_MS: u32 = 1_000;
 /// Removal of what a dead worker left waits for the next one and its sweep.
 const AGREE: Duration = Duration::from_secs(4);
-const STAGES: [&str; 7] = [
-    "allocate",
-    "initialize",
-    "inject",
-    "execute",
-    "collect",
-    "destroy",
-    "cleanup",
-];
 
 fn kill_worker(daemon: &Daemon) {
     let worker = daemon.supervisor().expect("a worker");
