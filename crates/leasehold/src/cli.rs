@@ -57,7 +57,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Tool(daemon::ToolCommand),
     /// Check, set and explain the policies of a daemon
-    #[command(subcommand)]
+    #[command(subcommand, after_help = daemon::SCOPES)]
     Policy(daemon::PolicyCommand),
     /// Make and list the tenants of a daemon
     #[command(subcommand)]

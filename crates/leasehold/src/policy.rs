@@ -10,13 +10,14 @@ use crate::remote::read_text;
 use crate::voice::{self, clean};
 
 /// Checks a policy document and tells everything that is wrong with it, one mistake a line; status 2
-/// then. It is checked as one of a tenant: a narrower scope refuses a few numbers more.
+/// then. It is checked for one scope: a narrower one refuses a few numbers more.
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn check(path: &Path) -> Result<u8, Fault> {
+pub(crate) fn check(path: &Path, scope: &str) -> Result<u8, Fault> {
+    let scope = Scope::parse(scope).map_err(|error| Fault::usage(error.to_string()))?;
     let text = read_text(path)?;
-    match policies::check(&Scope::Platform, text.as_bytes()) {
+    match policies::check(&scope, text.as_bytes()) {
         Ok(_) => {
             voice::data(format!("{} is good\n", path.display()).as_bytes())?;
             Ok(0)

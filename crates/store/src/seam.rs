@@ -266,8 +266,8 @@ pub struct ToolRow {
 /// One version of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyRow {
-    /// Where it holds: `platform`, `tenant/T`, `tenant/T/project/P`, `tenant/T/principal/N`,
-    /// `tenant/T/tool/X`.
+    /// Where it holds: `platform`, `platform/tenant/T`, `tenant/T`, `tenant/T/project/P`,
+    /// `tenant/T/principal/N`, `tenant/T/tool/X`.
     pub scope: String,
     /// From 1, growing by one.
     pub version: u64,

@@ -35,7 +35,12 @@ impl Drop for Daemon {
 pub(super) fn run(demo: &Demo, tally: &mut Tally) -> Result<()> {
     println!("\n--- 3. a service: `leasehold serve` in the background, two published tools");
     let _daemon = start(demo)?;
-    demo.good(&["policy", "set", "tenant/default", "examples/policy.yaml"])?;
+    demo.good(&[
+        "policy",
+        "set",
+        "platform/tenant/default",
+        "examples/policy.yaml",
+    ])?;
     demo.good(&["tool", "publish", "examples/tools/wordcount"])?;
     demo.good(&["tool", "publish", "examples/tools/linecheck"])?;
     demo.good(&["tool", "ls"])?;

@@ -52,7 +52,8 @@ pub(crate) struct PolicyList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ScopeQuery {
-    /// `platform`, `tenant/T`, `tenant/T/project/P`, `tenant/T/principal/N` or `tenant/T/tool/X`.
+    /// `platform`, `platform/tenant/T`, `tenant/T`, `tenant/T/project/P`, `tenant/T/principal/N` or
+    /// `tenant/T/tool/X`.
     scope: Option<String>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) async fn list(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PolicyRequest {
-    /// Where it is to hold.
+    /// Where it is to hold. `platform` and `platform/tenant/T` are the operator's.
     scope: String,
     /// The document as text, YAML or JSON.
     document: String,
@@ -113,7 +114,7 @@ pub(crate) struct ExplainQuery {
 pub(crate) struct EffectiveValue {
     /// Path of the value.
     field: String,
-    /// The value, as a document would have it.
+    /// The value, as a document would have it; `unbounded` where nobody bounds it.
     value: String,
     /// The documents that set it; empty where nobody did.
     set_by: Vec<String>,

@@ -190,6 +190,15 @@ const CASES: &[Case] = &[
         },
         ..get("/v1/policies", Key::Admin)
     },
+    // What the operator says of the tenant: no role of the tenant's own may replace it.
+    Case {
+        method: "PUT",
+        body: || {
+            let document = json!({"version": 1, "limits": {"timeout": "1m"}});
+            Some(json!({"scope": "platform/tenant/acme", "document": document.to_string()}))
+        },
+        ..get("/v1/policies", Key::Operator)
+    },
     get("/v1/policies/effective", Key::Auditor),
     get("/v1/workers", Key::Operator),
     get("/v1/log", Key::Auditor),

@@ -289,7 +289,8 @@ impl Rig {
             },
             "trust": { "commands": "first_party", "tools": { "text.*": "first_party" } },
         });
-        let policy = json!({ "scope": format!("tenant/{name}"), "document": document.to_string() });
+        let policy =
+            json!({ "scope": format!("platform/tenant/{name}"), "document": document.to_string() });
         let set = self
             .call("PUT", "/v1/policies", operator, Some(policy))
             .await;

@@ -296,12 +296,15 @@ fn selected(
         if trust == TrustClass::FirstParty {
             return error;
         }
+        let at = Scope::PlatformTenant(case.who.tenant.clone());
         error.hint(match &case.known.tool {
             Some((row, _)) => format!(
-                "if you vouch for it: an operator may publish a policy with `trust.tools.{}: first_party`",
+                "if you vouch for it: an operator may publish a policy at `{at}` with `trust.tools.{}: first_party`",
                 row.tool.tool
             ),
-            None => "if you vouch for its callers: an operator may publish a policy with `trust.commands: first_party`".to_owned(),
+            None => format!(
+                "if you vouch for its callers: an operator may publish a policy at `{at}` with `trust.commands: first_party`"
+            ),
         })
     })
 }

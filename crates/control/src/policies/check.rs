@@ -1,46 +1,84 @@
 //! What a document must be at the scope where it is to hold. Pure; also used without a daemon.
 
 use leasehold_core::document::{Mistake, Mistakes};
-use leasehold_core::policy::{Document, Number, Scope};
+use leasehold_core::isolation::TrustClass;
+use leasehold_core::policy::{Document, Effective, Number, Scope};
 
 use crate::yaml;
 
 /// Numbers that count over a whole tenant, so that a narrower document cannot hold them.
-const OF_TENANTS: [Number; 4] = [
-    Number::Running,
-    Number::Queued,
-    Number::PerMinute,
-    Number::Weight,
-];
+const OF_TENANTS: [Number; 3] = [Number::Running, Number::Queued, Number::PerMinute];
+
+/// Why a number cannot stand at a scope, and where it can.
+fn misplaced(scope: &Scope, number: Number) -> Option<&'static str> {
+    if number.between_tenants() && !scope.of_operator() {
+        return Some(
+            "says how tenants stand to each other; only the operator writes it, at `platform` or `platform/tenant/T`",
+        );
+    }
+    let narrow = match scope {
+        Scope::Platform | Scope::PlatformTenant(_) | Scope::Tenant(_) => return None,
+        Scope::Project(..) | Scope::Principal(..) => true,
+        Scope::Tool(..) => false,
+    };
+    if OF_TENANTS.contains(&number) {
+        return Some(
+            "counts over a tenant; write it at `platform`, `platform/tenant/T` or `tenant/T`",
+        );
+    }
+    (narrow && number == Number::ToolRunning).then_some(
+        "counts over a tenant; write it at `platform`, `platform/tenant/T`, `tenant/T` or `tenant/T/tool/X`",
+    )
+}
+
+/// Reads a document, YAML or JSON, wherever it is to hold.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(super) fn read(text: &[u8]) -> Result<Document, Mistakes> {
+    Document::read(&yaml::parse(text)?)
+}
+
+/// What a document of a tenant says of trust beyond what the operator gives: it would have no effect.
+pub(super) fn beyond(document: &Document, operator: &Effective) -> Vec<Mistake> {
+    let told = |path: String, class: TrustClass, given: TrustClass| {
+        (class > given).then(|| Mistake {
+            path,
+            line: None,
+            message: format!(
+                "{}: a document of a tenant can only lower trust, and the operator gives `{}` here",
+                class.word(),
+                given.word()
+            ),
+        })
+    };
+    let trust = &document.trust;
+    let commands = trust.commands.and_then(|class| {
+        let given = operator.trust_of_commands().0;
+        told("trust.commands".to_owned(), class, given)
+    });
+    let tools = trust.tools.iter().filter_map(|(pattern, class)| {
+        let given = operator.most_trust(pattern);
+        told(format!("trust.tools.{pattern}"), *class, given)
+    });
+    commands.into_iter().chain(tools).collect()
+}
 
 /// Reads a document, YAML or JSON, for a scope.
 ///
 /// # Errors
 /// Everything that is wrong with it.
 pub fn check(scope: &Scope, text: &[u8]) -> Result<Document, Mistakes> {
-    let document = Document::read(&yaml::parse(text)?)?;
-    let narrow = match scope {
-        Scope::Platform | Scope::Tenant(_) => false,
-        Scope::Project(..) | Scope::Principal(..) | Scope::Tool(..) => true,
-    };
-    let principal = matches!(scope, Scope::Project(..) | Scope::Principal(..));
+    let document = read(text)?;
     let misplaced: Vec<Mistake> = document
         .numbers
         .iter()
-        .filter(|(number, _)| {
-            narrow && OF_TENANTS.contains(number) || principal && **number == Number::ToolRunning
-        })
-        .map(|(number, value)| Mistake {
-            path: number.path(),
-            line: None,
-            message: format!(
-                "{}: counts over a tenant; write it at `platform`, `tenant/T`{}",
-                number.show(*value),
-                match number {
-                    Number::ToolRunning => " or `tenant/T/tool/X`",
-                    _ => "",
-                }
-            ),
+        .filter_map(|(number, value)| {
+            Some(Mistake {
+                path: number.path(),
+                line: None,
+                message: format!("{}: {}", number.show(*value), misplaced(scope, *number)?),
+            })
         })
         .collect();
     if misplaced.is_empty() {
@@ -53,7 +91,7 @@ pub fn check(scope: &Scope, text: &[u8]) -> Result<Document, Mistakes> {
 mod tests {
     use super::super::{DEFAULT, PLATFORM};
     use super::*;
-    use leasehold_core::policy::{AllowList, Effective, Level};
+    use leasehold_core::policy::{AllowList, Level};
 
     fn level(scope: &str, text: &str) -> Level {
         let scope = Scope::parse(scope).unwrap();
@@ -70,7 +108,7 @@ mod tests {
     fn the_built_in_policies_allow_work_and_neither_network_nor_credentials() {
         let effective = Effective::meet(vec![
             level("platform", PLATFORM),
-            level("tenant/default", DEFAULT),
+            level("platform/tenant/default", DEFAULT),
         ]);
         for (list, thing) in [
             (AllowList::Tools, "text.wordcount"),
@@ -109,6 +147,17 @@ mod tests {
             error.starts_with("share.running: 3: counts over a tenant"),
             "{error}"
         );
+        let text = "version: 1\nshare: {weight: 3}\n";
+        assert!(check("platform/tenant/t", text).is_ok());
+        for scope in ["tenant/t", "tenant/t/tool/x", "tenant/t/principal/p"] {
+            let error = check(scope, text).unwrap_err().to_string();
+            assert!(
+                error.starts_with(
+                    "share.weight: 3: says how tenants stand to each other; only the operator"
+                ),
+                "{scope}: {error}"
+            );
+        }
         let text = "version: 1\nshare: {tool_running: 3}\n";
         assert!(check("tenant/t/tool/x", text).is_ok());
         assert!(check("tenant/t/project/x", text).is_err());

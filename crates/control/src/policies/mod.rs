@@ -6,7 +6,6 @@ use leasehold_core::digest::{Digest, canonical};
 use leasehold_core::document::Mistakes;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::TenantFact;
-use leasehold_core::isolation::TrustClass;
 use leasehold_core::name::Name;
 use leasehold_core::policy::{Document, Effective, Explained, Level, Scope};
 use leasehold_core::tenant::{Operation, Principal, Role};
@@ -26,8 +25,12 @@ const DEFAULT: &str = include_str!("default.yaml");
 pub fn built_in_text(scope: &Scope) -> Option<&'static str> {
     match scope {
         Scope::Platform => Some(PLATFORM),
-        Scope::Tenant(tenant) if tenant.as_str() == DEFAULT_TENANT => Some(DEFAULT),
-        Scope::Tenant(_) | Scope::Project(..) | Scope::Principal(..) | Scope::Tool(..) => None,
+        Scope::PlatformTenant(tenant) if tenant.as_str() == DEFAULT_TENANT => Some(DEFAULT),
+        Scope::PlatformTenant(_)
+        | Scope::Tenant(_)
+        | Scope::Project(..)
+        | Scope::Principal(..)
+        | Scope::Tool(..) => None,
     }
 }
 
@@ -65,7 +68,7 @@ fn level_of_row(scope: Scope, row: &PolicyRow) -> Result<Level, PublicError> {
         let message = "its digest is another";
         return Err(unreadable(&Mistakes::one("", None, message)));
     }
-    let document = check(&scope, &row.document).map_err(|error| unreadable(&error))?;
+    let document = check::read(&row.document).map_err(|error| unreadable(&error))?;
     Ok(Level {
         digest: row.digest,
         scope,
@@ -179,13 +182,26 @@ pub async fn list(store: &dyn Store, who: &Principal) -> Result<Vec<Level>, Publ
             .map_err(|error| PublicError::new(ErrorKind::Internal, error.to_string()))?;
         levels.push(level_of_row(scope, &row)?);
     }
-    for scope in [Scope::Platform, Scope::Tenant(who.tenant.clone())] {
+    for scope in [Scope::Platform, Scope::PlatformTenant(who.tenant.clone())] {
         if levels.iter().all(|level| level.scope != scope) {
             levels.extend(in_force(store, scope).await?);
         }
     }
     levels.sort_by(|left, right| left.scope.cmp(&right.scope));
     Ok(levels)
+}
+
+/// Checks that a document of a tenant names no trust that the operator does not give: it would say what it
+/// cannot do.
+async fn lowers(store: &dyn Store, tenant: &Name, document: &Document) -> Result<(), PublicError> {
+    let scope = Scope::PlatformTenant(tenant.clone());
+    let hint = format!("trust is given by the operator, at `platform` or `{scope}`");
+    let operator = meet(store, vec![Scope::Platform, scope]).await?;
+    let mistakes = check::beyond(document, &operator);
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    Err(Mistakes(mistakes).public("policy").hint(hint))
 }
 
 /// Publishes a document at a scope; it is in force when this answers, for every run admitted later.
@@ -200,19 +216,15 @@ pub async fn publish(
     scope: Scope,
     text: &[u8],
 ) -> Result<Level, PublicError> {
-    let operation = match scope.tenant() {
-        None => Operation::Platform,
-        Some(_) => Operation::WritePolicies,
+    let operation = match scope.of_operator() {
+        true => Operation::Platform,
+        false => Operation::WritePolicies,
     };
     access::allowed(who, operation)?;
     let tenant = access::tenant(who, scope.tenant())?;
     let document = check(&scope, text).map_err(|mistakes| mistakes.public("policy"))?;
-    if document.trust.highest() == TrustClass::FirstParty && who.role != Role::Operator {
-        return Err(PublicError::new(
-            ErrorKind::Forbidden,
-            "trust: only an operator may make anything first_party",
-        )
-        .hint("write `verified`, or ask the operator to publish this document"));
+    if !scope.of_operator() {
+        lowers(store, &tenant, &document).await?;
     }
     let earlier = store.policy(scope.to_string()).await;
     let earlier = earlier.map_err(|error| error.public())?;

@@ -221,6 +221,8 @@ async fn who_may_publish_which_policy_and_see_it() {
     for (who, at, kind) in [
         (&developer, "tenant/acme", ErrorKind::Forbidden),
         (&admin, "platform", ErrorKind::Forbidden),
+        (&admin, "platform/tenant/acme", ErrorKind::Forbidden),
+        (&admin, "platform/tenant/default", ErrorKind::Forbidden),
         (&admin, "tenant/default", ErrorKind::NotFound),
     ] {
         assert_eq!(
@@ -233,23 +235,23 @@ async fn who_may_publish_which_policy_and_see_it() {
     let refused = publish(&admin, "tenant/acme", &first_party)
         .await
         .unwrap_err();
-    assert_eq!(refused.kind, ErrorKind::Forbidden);
-    assert!(
-        publish(
-            &admin,
-            "tenant/acme",
-            &first_party.replace("first_party", "verified")
-        )
-        .await
-        .is_ok()
-    );
+    assert_eq!(refused.kind, ErrorKind::Invalid);
     assert_eq!(
+        refused.message,
+        "policy: trust.commands: first_party: a document of a tenant can only lower trust, and the operator gives `untrusted` here"
+    );
+    assert!(refused.hint.unwrap().contains("`platform/tenant/acme`"));
+    // Nor does it give anything when the operator writes it there.
+    assert!(
         publish(operator, "tenant/acme", &first_party)
             .await
-            .unwrap()
-            .version,
-        2
+            .is_err()
     );
+    let given = publish(operator, "platform/tenant/acme", &first_party).await;
+    assert_eq!(given.unwrap().version, 1);
+    let lowered = first_party.replace("first_party", "verified");
+    let lowered = publish(&admin, "tenant/acme", &lowered).await;
+    assert_eq!(lowered.unwrap().version, 1);
     // Each one is in the tenant's log.
     let log = store.log(name("acme"), 0).await.unwrap();
     let published = log.iter().filter(|entry| {
@@ -265,7 +267,14 @@ async fn who_may_publish_which_policy_and_see_it() {
         .iter()
         .map(|level| level.title())
         .collect();
-    assert_eq!(mine, ["platform (built in)", "tenant/acme (version 2)"]);
+    assert_eq!(
+        mine,
+        [
+            "platform (built in)",
+            "platform/tenant/acme (version 1)",
+            "tenant/acme (version 1)"
+        ]
+    );
     assert_eq!(
         policies::get(store, &admin, scope("tenant/default"), None)
             .await
@@ -273,6 +282,92 @@ async fn who_may_publish_which_policy_and_see_it() {
             .message,
         "no such policy"
     );
+}
+
+#[tokio::test]
+async fn what_the_operator_says_of_a_tenant_is_read_there_and_nowhere_else() {
+    let scratch = Scratch::new().await;
+    let store = &scratch.store;
+    let (_, admin) = scratch.key("acme", Role::Admin).await;
+    let at = scope("platform/tenant/acme");
+    policies::publish(store, &scratch.operator, NOW, at, INHERIT.as_bytes())
+        .await
+        .unwrap();
+    let (_, stranger) = scratch.key("default", Role::Admin).await;
+    for (who, seen) in [(&admin, true), (&stranger, false)] {
+        let got = policies::get(store, who, scope("platform/tenant/acme"), None).await;
+        assert_eq!(got.is_ok(), seen);
+    }
+}
+
+/// A tenant's own administrator, with every scope that is the tenant's, against what the operator says.
+#[tokio::test]
+async fn a_tenant_cannot_replace_what_the_operator_says_of_it() {
+    let scratch = Scratch::new().await;
+    let (store, operator) = (&scratch.store, &scratch.operator);
+    let (_, admin) = scratch.key("acme", Role::Admin).await;
+    let publish = async |who: &Principal, at: &str, text: &str| {
+        policies::publish(store, who, NOW, scope(at), text.as_bytes()).await
+    };
+    let narrow = format!(
+        "{INHERIT}limits: {{memory: 64M}}\nshare: {{running: 3, queued: 5, per_minute: 7, weight: 2}}\ntrust: {{commands: first_party}}\n"
+    );
+    publish(operator, "platform/tenant/acme", &narrow)
+        .await
+        .unwrap();
+    let command = r#"{"command":["true"]}"#;
+    let before = admit(&scratch, &admin, command).await.unwrap();
+    assert_eq!(before.share.tenant_running_max, 3);
+    assert_eq!(before.share.weight, 2);
+    let wide = "share: {running: 1000, queued: 1000, per_minute: 1000, priority: 1000}\nlimits: {memory: 4G}\n";
+    publish(&admin, "tenant/acme", &format!("{INHERIT}{wide}"))
+        .await
+        .unwrap();
+    let wide = "share: {priority: 1000, max_wait: 1h}\nlimits: {memory: 4G}\n";
+    for at in ["project/default", "principal/ann"] {
+        publish(
+            &admin,
+            &format!("tenant/acme/{at}"),
+            &format!("{INHERIT}{wide}"),
+        )
+        .await
+        .unwrap();
+    }
+    let heavy = format!("{INHERIT}share: {{weight: 1000}}\n");
+    let weight = publish(&admin, "tenant/acme", &heavy).await.unwrap_err();
+    assert_eq!(weight.kind, ErrorKind::Invalid);
+    assert!(
+        weight.message.contains(
+            "share.weight: 1000: says how tenants stand to each other; only the operator"
+        ),
+        "{weight}"
+    );
+    let after = admit(&scratch, &admin, command).await.unwrap();
+    assert_eq!(after.share, before.share);
+    let memory = after.contract.limits.memory_bytes.value;
+    assert_eq!(memory, before.contract.limits.memory_bytes.value);
+    assert_eq!(memory, 64 << 20);
+    let more = r#"{"command":["true"],"limits":{"memory":"65M"}}"#;
+    let refused = admit(&scratch, &admin, more).await.err().unwrap();
+    assert!(
+        refused.message.contains("platform/tenant/acme (version 1)"),
+        "{refused}"
+    );
+    // Its own narrower word holds, and the control: the operator's wider one does.
+    publish(
+        &admin,
+        "tenant/acme",
+        &format!("{INHERIT}share: {{running: 1}}\n"),
+    )
+    .await
+    .unwrap();
+    let less = admit(&scratch, &admin, command).await.unwrap();
+    assert_eq!(less.share.tenant_running_max, 1);
+    let wider = narrow.replace("memory: 64M", "memory: 128M");
+    publish(operator, "platform/tenant/acme", &wider)
+        .await
+        .unwrap();
+    assert!(admit(&scratch, &admin, more).await.is_ok());
 }
 
 #[tokio::test]
@@ -297,7 +392,7 @@ async fn p23_admission_over_the_store_refuses_what_no_backend_is_strong_enough_f
         store,
         operator,
         NOW,
-        scope("tenant/default/tool/text.wordcount"),
+        scope("platform/tenant/default"),
         text.as_bytes(),
     )
     .await
@@ -309,14 +404,7 @@ async fn p23_admission_over_the_store_refuses_what_no_backend_is_strong_enough_f
         .iter()
         .map(|used| format!("{} {}", used.scope, used.version))
         .collect();
-    assert_eq!(
-        used,
-        [
-            "platform 0",
-            "tenant/default 0",
-            "tenant/default/tool/text.wordcount 1"
-        ]
-    );
+    assert_eq!(used, ["platform 0", "platform/tenant/default 1"]);
     assert_eq!(
         plan.contract.manifest,
         Some(publication("1.0.0", "").digest)

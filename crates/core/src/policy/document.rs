@@ -32,17 +32,6 @@ impl TrustRules {
             .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
             .map(|(_, class)| *class)
     }
-
-    /// The highest trust that is given to anything.
-    #[must_use]
-    pub fn highest(&self) -> TrustClass {
-        self.commands
-            .iter()
-            .chain(self.tools.values())
-            .copied()
-            .max()
-            .unwrap_or_default()
-    }
 }
 
 /// One policy document.

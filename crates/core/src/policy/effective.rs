@@ -83,11 +83,13 @@ impl Effective {
         self.levels.iter().map(used).collect()
     }
 
-    /// The most of a number, and the document that says so; `None` where nobody bounds it.
+    /// The most of a number, and the document that says so; `None` where nobody bounds it. What stands
+    /// between tenants is the operator's word alone.
     #[must_use]
     pub fn cap(&self, number: Number) -> Option<(u64, &Level)> {
         self.levels
             .iter()
+            .filter(|level| level.scope.of_operator() || !number.between_tenants())
             .filter_map(|level| Some((*level.document.numbers.get(&number)?, level)))
             .min_by_key(|(value, _)| *value)
     }
@@ -102,7 +104,7 @@ impl Effective {
             .unwrap_or((Isolation::Process, None))
     }
 
-    /// Whether every level that speaks allows it, and at least one does.
+    /// Whether every level that speaks allows it, and at least one of the operator's does.
     ///
     /// # Errors
     /// Names the document that does not.
@@ -119,7 +121,7 @@ impl Effective {
             let Say::Only(entries) = level.document.list(list) else {
                 continue;
             };
-            spoken = true;
+            spoken |= level.scope.of_operator();
             if entries.is_empty() {
                 return denied(format!(
                     "`allow.{}` of {} is empty",
@@ -138,16 +140,19 @@ impl Effective {
         if spoken {
             return Ok(());
         }
-        denied(format!("no policy has a list `allow.{}`", list.word()))
+        denied(format!(
+            "no policy of the operator has a list `allow.{}`",
+            list.word()
+        ))
     }
 
-    /// How far a tool is trusted: the least of what any level says; untrusted where none does.
+    /// How far a tool is trusted: the least of what any level says; untrusted where the operator says nothing.
     #[must_use]
     pub fn trust_of_tool(&self, tool: &str) -> (TrustClass, Option<&Level>) {
         self.least_trust(|document| document.trust.of_tool(tool))
     }
 
-    /// How far bare commands are trusted; untrusted where nobody says.
+    /// How far bare commands are trusted; untrusted where the operator says nothing.
     #[must_use]
     pub fn trust_of_commands(&self) -> (TrustClass, Option<&Level>) {
         self.least_trust(|document| document.trust.commands)
@@ -157,11 +162,32 @@ impl Effective {
         &self,
         said: impl Fn(&Document) -> Option<TrustClass>,
     ) -> (TrustClass, Option<&Level>) {
-        self.levels
+        let speaking = self
+            .levels
             .iter()
-            .filter_map(|level| Some((said(&level.document)?, Some(level))))
+            .filter_map(|level| Some((said(&level.document)?, Some(level))));
+        let given = self
+            .levels
+            .iter()
+            .any(|level| level.scope.of_operator() && said(&level.document).is_some());
+        speaking
             .min_by_key(|(class, _)| *class)
+            .filter(|_| given)
             .unwrap_or((TrustClass::Untrusted, None))
+    }
+
+    /// The highest trust that any rule of these documents gives to a tool that a pattern names.
+    #[must_use]
+    pub fn most_trust(&self, pattern: &str) -> TrustClass {
+        let rules = self
+            .levels
+            .iter()
+            .flat_map(|level| &level.document.trust.tools);
+        rules
+            .filter(|(rule, _)| super::covers(rule, pattern) || super::covers(pattern, rule))
+            .map(|(_, class)| *class)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Every effective value and the documents that set it; for one tool, or for bare commands.
@@ -181,7 +207,10 @@ impl Effective {
         rows.push(row(field, class.word().into(), by));
         for number in Number::ALL {
             let cap = self.cap(number);
-            let value = cap.map_or("unbounded".to_owned(), |(value, _)| number.show(value));
+            let value = match cap.map(|(value, _)| value).or(number.unsaid()) {
+                Some(value) => number.show(value),
+                None => "unbounded".to_owned(),
+            };
             rows.push(row(number.path(), value, cap.map(|(_, level)| level)));
         }
         rows.extend(AllowList::ALL.map(|list| self.explain_list(list)));

@@ -194,6 +194,18 @@ impl Number {
         }
     }
 
+    /// Whether it says how tenants stand to each other, so that the operator alone may say it.
+    #[must_use]
+    pub fn between_tenants(self) -> bool {
+        self == Self::Weight
+    }
+
+    /// What holds where nobody says anything; `None` is no bound.
+    #[must_use]
+    pub fn unsaid(self) -> Option<u64> {
+        (self == Self::Weight).then_some(1)
+    }
+
     /// Reads it from a field, within its bounds.
     #[must_use]
     pub fn read(self, field: &Field<'_>) -> Option<u64> {

@@ -9,7 +9,9 @@ use crate::name::Name;
 pub enum Scope {
     /// Everywhere.
     Platform,
-    /// One tenant.
+    /// One tenant, as the operator says: no role of that tenant writes it.
+    PlatformTenant(Name),
+    /// One tenant, as it says itself.
     Tenant(Name),
     /// One project of a tenant.
     Project(Name, Name),
@@ -22,7 +24,7 @@ pub enum Scope {
 /// A text that is no scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "scope {0:?}: expected `platform`, `tenant/T`, `tenant/T/project/P`, `tenant/T/principal/N` or `tenant/T/tool/X`"
+    "scope {0:?}: expected `platform`, `platform/tenant/T`, `tenant/T`, `tenant/T/project/P`, `tenant/T/principal/N` or `tenant/T/tool/X`"
 )]
 pub struct ScopeError(pub String);
 
@@ -37,6 +39,7 @@ impl Scope {
         let parts: Vec<&str> = text.splitn(5, '/').collect();
         match parts.as_slice() {
             ["platform"] => Ok(Self::Platform),
+            ["platform", "tenant", tenant] => Ok(Self::PlatformTenant(name(tenant)?)),
             ["tenant", tenant] => Ok(Self::Tenant(name(tenant)?)),
             ["tenant", tenant, "project", project] => {
                 Ok(Self::Project(name(tenant)?, name(project)?))
@@ -49,12 +52,22 @@ impl Scope {
         }
     }
 
-    /// Whose it is; the platform's is nobody's.
+    /// Whether the operator alone publishes there. What such a document says may give; any other only narrows.
+    #[must_use]
+    pub fn of_operator(&self) -> bool {
+        match self {
+            Self::Platform | Self::PlatformTenant(_) => true,
+            Self::Tenant(_) | Self::Project(..) | Self::Principal(..) | Self::Tool(..) => false,
+        }
+    }
+
+    /// Whom it is about; the platform's is about everybody.
     #[must_use]
     pub fn tenant(&self) -> Option<&Name> {
         match self {
             Self::Platform => None,
-            Self::Tenant(tenant)
+            Self::PlatformTenant(tenant)
+            | Self::Tenant(tenant)
             | Self::Project(tenant, _)
             | Self::Principal(tenant, _)
             | Self::Tool(tenant, _) => Some(tenant),
@@ -71,6 +84,7 @@ impl Scope {
     ) -> Vec<Self> {
         let mut scopes = vec![
             Self::Platform,
+            Self::PlatformTenant(tenant.clone()),
             Self::Tenant(tenant.clone()),
             Self::Project(tenant.clone(), project.clone()),
             Self::Principal(tenant.clone(), principal.clone()),
@@ -84,6 +98,7 @@ impl fmt::Display for Scope {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Platform => out.write_str("platform"),
+            Self::PlatformTenant(tenant) => write!(out, "platform/tenant/{tenant}"),
             Self::Tenant(tenant) => write!(out, "tenant/{tenant}"),
             Self::Project(tenant, project) => write!(out, "tenant/{tenant}/project/{project}"),
             Self::Principal(tenant, name) => write!(out, "tenant/{tenant}/principal/{name}"),

@@ -17,7 +17,10 @@ fn mistakes(text: &str) -> String {
 }
 
 fn level(scope: &str, text: &str) -> Level {
-    let document = document(text);
+    level_of(scope, document(text))
+}
+
+fn level_of(scope: &str, document: Document) -> Level {
     Level {
         scope: Scope::parse(scope).unwrap(),
         version: 1,
@@ -198,7 +201,12 @@ fn a_meet_is_never_wider_than_any_of_its_documents() {
                     for (list, things) in things {
                         for thing in things {
                             let speaks = alone.list(list) != &Say::Inherit;
-                            let alone = Effective::meet(vec![one.clone()]).allows(list, thing);
+                            // Read as the operator's, whose word alone allows.
+                            let alone = Effective::meet(vec![Level {
+                                scope: Scope::Platform,
+                                ..one.clone()
+                            }])
+                            .allows(list, thing);
                             let wider =
                                 speaks && alone.is_err() && whole.allows(list, thing).is_ok();
                             assert!(!wider, "{thing} in {a} {b} {c}");
@@ -213,6 +221,132 @@ fn a_meet_is_never_wider_than_any_of_its_documents() {
         }
     }
     assert_eq!(seen, 125 * 3 * 9);
+}
+
+/// Numbers from a seed, the same in every run of the test.
+struct Seeded(u64);
+
+impl Seeded {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()]
+    }
+
+    /// Any document at all, wide and narrow ones alike.
+    fn document(&mut self) -> Document {
+        let entries: &[&str] = &["*", "text.*", "text.a", "pdf"];
+        let rules: &[&str] = &["*:443", "*.example.org:443", "a.example.org:443"];
+        let mut lists = std::collections::BTreeMap::new();
+        for list in AllowList::ALL {
+            let from = match list {
+                AllowList::Egress => rules,
+                _ => entries,
+            };
+            let say = match self.below(3) {
+                0 => Say::Inherit,
+                _ => {
+                    let some = (0..self.below(3)).map(|_| self.one(from).to_owned());
+                    Say::Only(some.collect())
+                }
+            };
+            lists.insert(list, say);
+        }
+        let numbers = Number::ALL.into_iter();
+        let numbers = numbers.filter(|_| self.below(2) == 0).collect::<Vec<_>>();
+        let numbers = numbers.into_iter().map(|number| {
+            let (low, high) = number.bounds();
+            (number, low + self.below(high - low + 1))
+        });
+        let numbers = numbers.collect();
+        let class = |seed: &mut Self| seed.one(&TrustClass::ALL);
+        let tools = (0..self.below(3)).map(|_| (self.one(entries).to_owned(), class(self)));
+        let tools = tools.collect();
+        let commands = (self.below(2) == 0).then(|| class(self));
+        Document {
+            description: None,
+            floor: (self.below(2) == 0).then(|| self.one(&Isolation::ALL)),
+            numbers,
+            lists,
+            trust: TrustRules { commands, tools },
+        }
+    }
+}
+
+/// Whatever a tenant publishes at the scopes that are its own, nothing comes out wider, and its share no
+/// bigger, than with what the operator says alone.
+#[test]
+fn nothing_a_tenant_publishes_widens_what_the_operator_says() {
+    const CASES: usize = 1_000;
+    let operators = ["platform", "platform/tenant/t"];
+    let own = [
+        "tenant/t",
+        "tenant/t/project/p",
+        "tenant/t/principal/n",
+        "tenant/t/tool/text.a",
+    ];
+    let things = [
+        "text.a",
+        "text.b",
+        "pdf",
+        "*",
+        "a.example.org:443",
+        "x.example.org:443",
+        "b.org:443",
+    ];
+    let mut seeded = Seeded(17);
+    let (mut narrowed, mut raised) = (0, 0);
+    for case in 0..CASES {
+        let mut at = |scope: &&str| level_of(scope, seeded.document());
+        let above: Vec<Level> = operators.iter().map(&mut at).collect();
+        let below: Vec<Level> = own.iter().map(&mut at).collect();
+        let alone = Effective::meet(above.clone());
+        let whole = Effective::meet(above.iter().chain(&below).cloned().collect());
+        assert!(whole.floor().0 >= alone.floor().0, "{case}");
+        let value = |effective: &Effective, number: Number| {
+            let cap = effective.cap(number).map(|(value, _)| value);
+            cap.or(number.unsaid()).unwrap_or(u64::MAX)
+        };
+        for number in Number::ALL {
+            let (most, without) = (value(&whole, number), value(&alone, number));
+            assert!(most <= without, "{case}: {}", number.path());
+            narrowed += usize::from(most < without);
+        }
+        assert_eq!(value(&whole, Number::Weight), value(&alone, Number::Weight));
+        for list in AllowList::ALL {
+            for thing in things {
+                let wider = whole.allows(list, thing).is_ok() && alone.allows(list, thing).is_err();
+                assert!(!wider, "{case}: {} {thing}", list.word());
+            }
+        }
+        assert!(whole.trust_of_commands().0 <= alone.trust_of_commands().0);
+        for tool in ["text.a", "text.b", "pdf"] {
+            assert!(whole.trust_of_tool(tool).0 <= alone.trust_of_tool(tool).0);
+        }
+        // The control: the same documents from the operator do give.
+        let given = below.into_iter().map(|level| Level {
+            scope: Scope::Platform,
+            ..level
+        });
+        let given = Effective::meet(given.collect());
+        let more = |effective: &Effective| {
+            (
+                effective.trust_of_commands().0,
+                value(effective, Number::Weight),
+            )
+        };
+        raised += usize::from(more(&given) > more(&alone));
+    }
+    assert!(
+        narrowed > CASES && raised > CASES / 10,
+        "{narrowed} {raised}"
+    );
 }
 
 #[test]
@@ -269,6 +403,11 @@ fn trust_is_untrusted_until_somebody_says_more_and_the_least_wins() {
     assert_eq!(one.trust_of_tool("b").0, TrustClass::Verified);
     assert_eq!(one.trust_of_tool("text.b").0, TrustClass::FirstParty);
     assert_eq!(one.trust_of_tool("text.a").0, TrustClass::Untrusted);
+    // What a tenant says of itself gives nothing.
+    let own = level("tenant/t", given);
+    let silent = level("platform", r#"{"version":1}"#);
+    let alone = Effective::meet(vec![silent, own]);
+    assert_eq!(alone.trust_of_tool("b"), (TrustClass::Untrusted, None));
     let less = level(
         "tenant/t",
         r#"{"version":1,"trust":{"tools":{"text.b":"verified"}}}"#,
@@ -297,6 +436,8 @@ fn an_explanation_names_the_document_behind_each_value() {
     assert_eq!(row("limits.memory"), ("1G", "tenant/t (version 1)".into()));
     assert_eq!(row("limits.pids"), ("9", "platform (version 1)".into()));
     assert_eq!(row("limits.disk"), ("unbounded", String::new()));
+    assert_eq!(row("share.running"), ("unbounded", String::new()));
+    assert_eq!(row("share.weight"), ("1", String::new()));
     assert_eq!(
         row("isolation_floor"),
         ("gvisor", "tenant/t (version 1)".into())
@@ -316,6 +457,7 @@ fn an_explanation_names_the_document_behind_each_value() {
 fn scopes_read_back_and_nothing_else_is_one() {
     for text in [
         "platform",
+        "platform/tenant/a",
         "tenant/a",
         "tenant/a/project/b",
         "tenant/a/principal/b",
@@ -331,6 +473,9 @@ fn scopes_read_back_and_nothing_else_is_one() {
         "tenant/a/tool",
         "tenant/a/tool/b/c",
         "platform/",
+        "platform/tenant",
+        "platform/tenant/a/tool/b",
+        "platform/platform",
         "Tenant/a",
         "tenant/a/role/b",
     ] {
@@ -339,6 +484,6 @@ fn scopes_read_back_and_nothing_else_is_one() {
     let name = |text: &str| Name::parse(text).unwrap();
     assert_eq!(
         Scope::of_run(&name("t"), &name("p"), &name("n"), None).len(),
-        4
+        5
     );
 }

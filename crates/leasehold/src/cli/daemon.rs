@@ -217,6 +217,17 @@ pub(crate) enum KeyCommand {
     },
 }
 
+/// Where a policy holds.
+pub(super) const SCOPES: &str = "\
+Scopes, outermost first; all that have a say meet, and the most restrictive wins:
+  platform                everybody                 published by an operator
+  platform/tenant/T       one tenant                published by an operator
+  tenant/T                one tenant, by itself     published by its admins
+  tenant/T/project/P      one project of it         published by its admins
+  tenant/T/principal/N    one person or program     published by its admins
+  tenant/T/tool/X         one tool, every version   published by its admins
+What a tenant says can only narrow; trust and weight are given by the operator's two.";
+
 /// `leasehold policy`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
@@ -224,10 +235,13 @@ pub(crate) enum PolicyCommand {
     Check {
         /// The file
         path: PathBuf,
+        /// Where it is to hold: some fields may stand at some scopes alone
+        #[arg(long, value_name = "SCOPE", default_value = "platform")]
+        scope: String,
     },
     /// List policies in force, or show the one of a scope
     Show {
-        /// platform, tenant/T, tenant/T/project/P, tenant/T/principal/N or tenant/T/tool/X
+        /// platform, platform/tenant/T, tenant/T, tenant/T/project/P, tenant/T/principal/N or tenant/T/tool/X
         scope: Option<String>,
         /// As JSON
         #[arg(long)]

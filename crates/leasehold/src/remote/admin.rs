@@ -249,7 +249,7 @@ fn keys(list: &Value) -> String {
 /// As the daemon says.
 pub(crate) fn policy(command: &PolicyCommand) -> Result<u8, Fault> {
     match command {
-        PolicyCommand::Check { path } => crate::policy::check(path),
+        PolicyCommand::Check { path, scope } => crate::policy::check(path, scope),
         PolicyCommand::Show { scope: None, json } => {
             let list: Value = daemon()?.1.get("/v1/policies")?;
             told(&list, *json, |list| {
@@ -304,7 +304,7 @@ fn scope_query(scope: &str) -> Result<String, Fault> {
     match plain {
         true => Ok(scope.to_owned()),
         false => Err(Fault::usage(format!("`{}` is no scope", clean(scope)))
-            .hint("such as platform, tenant/acme or tenant/acme/project/web")),
+            .hint("such as platform/tenant/acme, tenant/acme or tenant/acme/project/web")),
     }
 }
 

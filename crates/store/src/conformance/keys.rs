@@ -213,11 +213,18 @@ pub(super) async fn policies_count_by_one(world: &World) -> Case {
         publish("tenant/acme", version).await?;
     }
     publish("tenant/acme/tool/a", 1).await?;
+    publish("platform/tenant/acme", 1).await?;
     publish("platform", 1).await?;
     for wrong in [0, 3, 5] {
         refused!(publish("tenant/acme", wrong), StoreError::Fork);
     }
-    for foreign in ["tenant/acme2", "tenant/other", "tenant", ""] {
+    for foreign in [
+        "tenant/acme2",
+        "platform/tenant/other",
+        "platform/tenant/acme/x",
+        "tenant",
+        "",
+    ] {
         refused!(publish(foreign, 1), StoreError::NotFound("policy"));
     }
     equal!(
@@ -236,11 +243,12 @@ pub(super) async fn policies_count_by_one(world: &World) -> Case {
     equal!(
         own,
         [
+            policy_row("platform/tenant/acme", 1),
             policy_row("tenant/acme", 3),
             policy_row("tenant/acme/tool/a", 1)
         ]
     );
-    equal!(world.store.policies(None).await?.len(), 3);
+    equal!(world.store.policies(None).await?.len(), 4);
     Ok(())
 }
 

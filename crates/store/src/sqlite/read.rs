@@ -311,7 +311,10 @@ pub(super) fn policies(conn: &Connection, tenant: Option<&Name>) -> Result<Vec<P
     if let Some(tenant) = tenant {
         let own = format!("tenant/{tenant}");
         let within = format!("{own}/");
-        found.retain(|row| row.scope == own || row.scope.starts_with(&within));
+        let of_operator = format!("platform/{own}");
+        found.retain(|row| {
+            row.scope == own || row.scope == of_operator || row.scope.starts_with(&within)
+        });
     }
     Ok(found)
 }

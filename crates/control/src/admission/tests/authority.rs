@@ -28,6 +28,7 @@ fn p23_a_stronger_boundary_is_never_replaced_by_a_weaker_one() {
     // The floor of any level, and the trust of the tool, cannot be asked away.
     for scope in [
         "platform",
+        "platform/tenant/default",
         "tenant/default",
         "tenant/default/project/default",
         "tenant/default/principal/ann",
@@ -76,7 +77,7 @@ fn trust_is_policys_word_and_a_manifests_is_a_wish() {
     // A policy that bars the class bars it.
     let barred = policy(&[
         (
-            "tenant/default/tool/text.wordcount",
+            "platform/tenant/default",
             &inherit("trust: {tools: {'*': first_party}}"),
         ),
         (
@@ -122,7 +123,7 @@ fn permissions_are_grants_cut_down_to_the_tool_within_policy() {
                 .replace("permissions: []", "permissions: [repo.*]"),
         ),
         (
-            "tenant/default",
+            "platform/tenant/default",
             &inherit("trust: {tools: {'*': first_party}}"),
         ),
     ]);
@@ -186,7 +187,7 @@ fn p43_a_network_that_policy_does_not_allow_or_nothing_carries_is_refused() {
                     .replace("egress: []", "egress: ['*:443']"),
             ),
             (
-                "tenant/default",
+                "platform/tenant/default",
                 &inherit("trust: {tools: {'*': first_party}}").replace("egress: inherit", egress),
             ),
         ])
@@ -246,7 +247,7 @@ fn credentials_path_rules_and_capabilities_that_nothing_gives_are_refused() {
                 .replace("credentials: []", "credentials: [vault/*]"),
         ),
         (
-            "tenant/default",
+            "platform/tenant/default",
             &inherit("trust: {tools: {'*': first_party}}"),
         ),
     ]);
@@ -257,7 +258,7 @@ fn credentials_path_rules_and_capabilities_that_nothing_gives_are_refused() {
 
 #[test]
 fn tools_and_commands_outside_the_allow_lists_are_refused() {
-    let lists = |text: &str| policy(&[("tenant/default", text)]);
+    let lists = |text: &str| policy(&[("platform/tenant/default", text)]);
     let only = inherit("trust: {commands: first_party, tools: {'*': first_party}}")
         .replace("tools: inherit", "tools: [pdf.*]")
         .replace("commands: inherit", "commands: [python3]");
@@ -266,7 +267,7 @@ fn tools_and_commands_outside_the_allow_lists_are_refused() {
         .unwrap_err();
     assert_eq!(
         error.message,
-        "policy does not allow tools \"text.wordcount\": it is not in `allow.tools` of tenant/default (version 1)"
+        "policy does not allow tools \"text.wordcount\": it is not in `allow.tools` of platform/tenant/default (version 1)"
     );
     let commands = Try::new(None, lists(&only));
     assert!(commands.of(r#"{"command":["python3","x.py"]}"#).is_ok());

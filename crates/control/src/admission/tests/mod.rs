@@ -44,7 +44,7 @@ fn level(scope: &str, version: u64, text: &str) -> Level {
 /// The built-in documents and these.
 fn policy(more: &[(&str, &str)]) -> Effective {
     let mut levels = Vec::new();
-    for scope in ["platform", "tenant/default"] {
+    for scope in ["platform", "platform/tenant/default"] {
         if more.iter().all(|(each, _)| *each != scope) {
             let text = built_in_text(&Scope::parse(scope).unwrap()).unwrap();
             levels.push(level(scope, 0, text));
@@ -133,7 +133,7 @@ impl Try {
 
 fn trusted() -> Effective {
     policy(&[(
-        "tenant/default/tool/text.wordcount",
+        "platform/tenant/default",
         &inherit("trust: {tools: {text.wordcount: first_party}}"),
     )])
 }
@@ -158,7 +158,7 @@ fn a_command_gets_a_contract_with_everything_resolved() {
             .iter()
             .map(|used| used.scope.as_str())
             .collect::<Vec<_>>(),
-        ["platform", "tenant/default"]
+        ["platform", "platform/tenant/default"]
     );
     assert_eq!(plan.digest, contract.digest().unwrap());
     assert_eq!(

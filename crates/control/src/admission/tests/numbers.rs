@@ -30,7 +30,7 @@ fn three_lifetimes_are_kept_apart_and_leave_room_for_each_other() {
     let strict = Try::new(
         None,
         policy(&[(
-            "tenant/default",
+            "platform/tenant/default",
             &inherit("lifetimes: {hard_deadline: 20s}\ntrust: {commands: first_party}"),
         )]),
     );
@@ -100,7 +100,7 @@ fn a_caller_who_asks_for_more_than_allowed_is_refused_and_told_by_whom() {
 #[test]
 fn what_a_tool_says_is_lowered_to_policy_with_a_warning() {
     let lowered = policy(&[(
-        "tenant/default",
+        "platform/tenant/default",
         &inherit("limits: {memory: 32M}\ntrust: {tools: {'*': first_party}}"),
     )]);
     let attempt = Try::new(
@@ -111,7 +111,9 @@ fn what_a_tool_says_is_lowered_to_policy_with_a_warning() {
     assert_eq!(plan.contract.limits.memory_bytes.value, 32 << 20);
     assert_eq!(
         plan.warnings,
-        ["limits.memory: the tool asks for 64M; policy tenant/default (version 1) allows 32M"]
+        [
+            "limits.memory: the tool asks for 64M; policy platform/tenant/default (version 1) allows 32M"
+        ]
     );
 }
 
@@ -135,7 +137,7 @@ fn i6_a_promise_that_no_backend_holds_is_a_refusal_and_a_default_is_not() {
     );
     // A published policy that bounds it makes it a promise.
     attempt.known.policy = policy(&[(
-        "tenant/default",
+        "platform/tenant/default",
         &inherit("limits: {pids: 64}\ntrust: {commands: first_party}"),
     )]);
     let error = attempt.of(r#"{"command":["true"]}"#).unwrap_err();
@@ -149,7 +151,7 @@ fn i6_a_promise_that_no_backend_holds_is_a_refusal_and_a_default_is_not() {
 fn shares_come_from_policy() {
     let shared = policy(&[
         (
-            "tenant/default",
+            "platform/tenant/default",
             &inherit(
                 "share: {weight: 3, running: 5, queued: 7, per_minute: 11}\ntrust: {tools: {'*': first_party}}",
             ),

@@ -127,7 +127,7 @@ fn tenant(daemon: &Daemon, name: &str, share: &str) -> String {
          trust: {{commands: first_party}}\n"
     );
     daemon.instance().write(&file, &text);
-    let scope = format!("tenant/{name}");
+    let scope = format!("platform/tenant/{name}");
     let file = file.display().to_string();
     daemon.cli(["policy", "set", &scope, &file]).status_is(0);
     let made = daemon.cli([

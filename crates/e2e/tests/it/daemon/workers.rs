@@ -77,7 +77,7 @@ fn p84_an_idempotent_tool_is_begun_once_more_when_its_worker_is_lost() {
     daemon.instance().write(&policy, text);
     let policy = policy.display().to_string();
     daemon
-        .cli(["policy", "set", "tenant/default", &policy])
+        .cli(["policy", "set", "platform/tenant/default", &policy])
         .status_is(0);
     let body = json!({"tool": "test.twice", "input": {}});
     let run = daemon.post("/v1/runs?wait=none", &[], &body).run();

@@ -192,6 +192,7 @@ fn publish_tool(conn: &Connection, tenant: &Name, row: &ToolRow) -> Result<()> {
 fn publish_policy(conn: &Connection, tenant: &Name, row: &PolicyRow) -> Result<()> {
     let own = format!("tenant/{tenant}");
     let within = row.scope == "platform"
+        || row.scope == format!("platform/{own}")
         || row
             .scope
             .strip_prefix(&own)
