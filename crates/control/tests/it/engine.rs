@@ -41,10 +41,10 @@ async fn i1_i3_i4_a_run_goes_its_way_and_every_step_is_in_its_chain_in_order() {
         place(&facts, |fact| matches!(fact, RunFact::Allocated { .. })),
         place(&facts, |fact| matches!(fact, RunFact::Stage { .. })),
         place(&facts, |fact| matches!(fact, RunFact::OutputStored { .. })),
-        place(&facts, |fact| matches!(fact, RunFact::Ended { .. })),
         place(&facts, |fact| {
             matches!(fact, RunFact::AuthorityRevoked { .. })
         }),
+        place(&facts, |fact| matches!(fact, RunFact::Ended { .. })),
         place(&facts, |fact| matches!(fact, RunFact::Concluded { .. })),
         place(&facts, |fact| matches!(fact, RunFact::Cleaned { .. })),
     ];

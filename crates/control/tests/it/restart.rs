@@ -93,6 +93,14 @@ async fn carried_once(world: &World, point: &str) {
         1,
         "{point}"
     );
+    // What it came to is told once, wherever the one before was killed.
+    let told: [fn(&RunFact) -> bool; 2] = [
+        |fact| matches!(fact, RunFact::Ended { .. }),
+        |fact| matches!(fact, RunFact::Allocated { .. }),
+    ];
+    for which in told {
+        assert_eq!(count(which), 1, "{point}: {facts:?}");
+    }
     let revoked = count(|fact| matches!(fact, RunFact::AuthorityRevoked { .. }));
     assert!(revoked >= 1, "{point}: {facts:?}");
     assert!(

@@ -13,6 +13,14 @@ use super::super::pen::{Stop, Write};
 use super::launch::Found;
 use super::{ATTEMPTS_MAX, Task, Went, backend_run};
 
+/// What the chain of a run says of its newest launch.
+struct Past {
+    /// The computer and what it left, which are told when the run is over.
+    told: bool,
+    /// The input was given, or there is none.
+    input_given: bool,
+}
+
 impl Task {
     /// Takes it up under the next epoch: where the backend knows it, it is followed or its record taken;
     /// where it does not, the launch never arrived and is made now. It is never begun twice.
@@ -41,7 +49,9 @@ impl Task {
         count(&self.engine.metrics.adopted);
         match found {
             Found::There(execution) => {
-                if !self.input_was_given().await? {
+                let past = self.past().await?;
+                self.told = past.told;
+                if !past.input_given {
                     // It may have read half of its input and taken that for all of it.
                     self.verdict = Some(EndReason::HostLost);
                 }
@@ -78,22 +88,29 @@ impl Task {
         Found::Never
     }
 
-    async fn input_was_given(&self) -> Result<bool, Stop> {
+    /// What the chain says of the launch that is taken up.
+    async fn past(&self) -> Result<Past, Stop> {
         let stdin = self.plan.start.stdin.as_ref();
-        if stdin.is_none_or(Vec::is_empty) {
-            return Ok(true);
-        }
+        let mut past = Past {
+            told: false,
+            input_given: stdin.is_none_or(Vec::is_empty),
+        };
         let mut from = 0;
         loop {
             let run = self.live.run.clone();
             let events = self.engine.parts.store.events(run, from).await;
             let events = events.map_err(Stop::Refused)?;
-            let given = |fact: &RunFact| matches!(fact, RunFact::InputGiven { .. });
-            if events.iter().any(|event| given(&event.fact)) {
-                return Ok(true);
+            for event in &events {
+                match event.fact {
+                    RunFact::InputGiven { .. } => past.input_given = true,
+                    // Each launch begins with a lease.
+                    RunFact::Leased { .. } => past.told = false,
+                    RunFact::Allocated { .. } => past.told = true,
+                    _ => {}
+                }
             }
             if events.len() < PAGE_MAX as usize {
-                return Ok(false);
+                return Ok(past);
             }
             from += events.len() as u64;
         }

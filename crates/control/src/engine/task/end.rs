@@ -38,26 +38,30 @@ fn single(clean: bool, detail: &str) -> Observed {
     }
 }
 
-/// What the record says of the computer and of the stages that are over with the run.
-fn facts_of(record: &RunRecord) -> Vec<RunFact> {
-    let allocated = RunFact::Allocated {
-        sandbox: record.sandbox.clone(),
-        warm: record.warm,
-        computer: record.contract.clone().map(Box::new),
-    };
-    let stages = record.stages.iter().filter(|time| !removes(time));
-    let stages = stages.map(|time| RunFact::Stage {
-        stage: time.stage,
-        micros: time.micros,
-    });
-    std::iter::once(allocated).chain(stages).collect()
-}
-
 fn removes(time: &StageTime) -> bool {
     matches!(time.stage, Stage::Destroy | Stage::Cleanup)
 }
 
 impl Task {
+    /// What the record says of the computer and of the stages that are over with the run, unless its chain
+    /// says so already.
+    fn facts_of(&self, record: &RunRecord) -> Vec<RunFact> {
+        if self.told {
+            return Vec::new();
+        }
+        let allocated = RunFact::Allocated {
+            sandbox: record.sandbox.clone(),
+            warm: record.warm,
+            computer: record.contract.clone().map(Box::new),
+        };
+        let stages = record.stages.iter().filter(|time| !removes(time));
+        let stages = stages.map(|time| RunFact::Stage {
+            stage: time.stage,
+            micros: time.micros,
+        });
+        std::iter::once(allocated).chain(stages).collect()
+    }
+
     /// Whether it is begun again: its host or computer was lost, and the tool says that this does no harm.
     pub(super) fn again(&self, record: &RunRecord) -> bool {
         let lost = matches!(
@@ -83,7 +87,7 @@ impl Task {
         execution: Execution,
     ) -> Result<Went, Stop> {
         let (_, observed) = self.removed(Some(execution)).await;
-        let mut facts = facts_of(&record);
+        let mut facts = self.facts_of(&record);
         facts.push(RunFact::Cleaned { observed });
         self.pen.write(Write::Append, facts).await?;
         self.begin_again().await
@@ -94,6 +98,7 @@ impl Task {
         count(&self.engine.metrics.rescheduled);
         self.attempt += 1;
         self.verdict = None;
+        self.told = false;
         let expires = self.lease.as_ref().map_or(0, |lease| lease.expires_unix_ms);
         let lease = self.new_lease(expires);
         let fact = RunFact::Leased {
@@ -157,9 +162,10 @@ impl Task {
             }
             _ => None,
         };
-        let mut facts = facts_of(&record);
-        facts.extend(kept.facts());
-        facts.push(RunFact::Ended { end: end.clone() });
+        let mut facts = self.facts_of(&record);
+        if !self.told {
+            facts.extend(kept.facts());
+        }
         let outcome = Outcome {
             end,
             exit: record.exit.clone(),
@@ -215,7 +221,7 @@ impl Task {
     pub(super) async fn end_without(&mut self, end: EndReason, never: bool) -> Result<(), Stop> {
         let leased = self.lease.is_some();
         let outcome = Outcome {
-            end: end.clone(),
+            end,
             exit: None,
             limits_hit: Vec::new(),
             usage: Usage::default(),
@@ -225,8 +231,7 @@ impl Task {
             artifacts: Vec::new(),
             ended_unix_ms: self.engine.parts.clock.unix_ms(),
         };
-        self.conclude(&outcome, vec![RunFact::Ended { end }])
-            .await?;
+        self.conclude(&outcome, Vec::new()).await?;
         let observed = match (leased, never) {
             (false, _) => Observed::default(),
             (true, true) => single(true, "the worker made none"),
@@ -243,9 +248,8 @@ impl Task {
             ended_unix_ms: self.engine.parts.clock.unix_ms(),
             ..earlier
         };
-        let end = outcome.end.clone();
-        let facts = vec![RunFact::Cached { from }, RunFact::Ended { end }];
-        self.conclude(&outcome, facts).await?;
+        self.conclude(&outcome, vec![RunFact::Cached { from }])
+            .await?;
         self.seal(&outcome, Vec::new(), Observed::default()).await
     }
 
@@ -262,16 +266,21 @@ impl Task {
             .lease
             .as_ref()
             .filter(|lease| lease.state == LeaseState::Active);
+        // How it ended is committed with the outcome: whoever takes the run up after authority was revoked,
+        // and before this, tells it for the first time.
+        let end = RunFact::Ended {
+            end: outcome.end.clone(),
+        };
         let writes = match active {
             Some(lease) => {
                 facts.push(RunFact::AuthorityRevoked {
                     lease: lease.id.clone(),
                 });
                 let revoke = Write::Revoke(lease.id.clone());
-                vec![(revoke, facts), (conclude, vec![concluded])]
+                vec![(revoke, facts), (conclude, vec![end, concluded])]
             }
             None => {
-                facts.push(concluded);
+                facts.extend([end, concluded]);
                 vec![(conclude, facts)]
             }
         };

@@ -114,6 +114,8 @@ pub(crate) struct Task {
     attempt: u32,
     /// Why we ended it ourselves, where the backend cannot know.
     verdict: Option<EndReason>,
+    /// What this launch came to is in the chain already, but for how it ended.
+    told: bool,
     /// A tree may have been unpacked for it.
     unpacked: bool,
     since: Instant,
@@ -193,6 +195,7 @@ impl Task {
             deadline: now + Duration::from_secs(86_400),
             attempt: 1,
             verdict: None,
+            told: false,
             unpacked,
             since: now,
         }
