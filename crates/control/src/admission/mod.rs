@@ -25,7 +25,7 @@ pub use offers::{offer, unbuilt};
 
 use crate::manifest::{Entrypoint, Manifest};
 use crate::plan::{Plan, Start};
-use crate::request::{RunRequest, What};
+use crate::request::{RunRequest, What, WorkspaceWish};
 use crate::{access, policies, tools, uploads};
 
 /// Everything of the store that a decision rests on.
@@ -175,7 +175,9 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         policies: case.policy().used(),
         idempotent: manifest.is_some_and(|manifest| manifest.idempotent),
         attempts: manifest.map_or(1, |manifest| manifest.attempts),
-        cacheable: manifest.is_some_and(|manifest| manifest.cacheable),
+        // What a lent directory holds is in no digest, so that an equal request need not be an equal one.
+        cacheable: manifest.is_some_and(|manifest| manifest.cacheable)
+            && !matches!(case.request.workspace, WorkspaceWish::Directory(_)),
         priority: settled.priority,
         max_wait_ms: settled.max_wait_ms,
     };

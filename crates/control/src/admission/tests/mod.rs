@@ -223,6 +223,40 @@ fn a_tool_gets_its_input_checked_and_its_own_files() {
     assert!(of(r#","input":{"text":""},"artifacts":["x"]"#).is_err());
 }
 
+/// What a lent directory holds is not in the key, so its result is neither kept nor taken.
+#[test]
+fn a_pure_tool_with_a_lent_directory_is_not_cached() {
+    let manifest = TOOL.replace(
+        "{runtime: python, file: main.py}",
+        "{runtime: command, argv: [wc]}",
+    );
+    let manifest = format!("{manifest}cacheable: true\nfilesystem: {{upload: true}}\n");
+    let (row, mut manifest) = tool(&manifest);
+    manifest.package = None;
+    let attempt = Try::new(Some((row, manifest)), trusted());
+    let of = |workspace: WorkspaceWish| {
+        let mut request = RunRequest::parse(br#"{"tool":"text.wordcount"}"#).unwrap();
+        request.workspace = workspace;
+        let case = Case {
+            who: &attempt.who,
+            request: &request,
+            known: &attempt.known,
+        };
+        resolve(case, &attempt.offers, run()).unwrap()
+    };
+    let lent = of(WorkspaceWish::Directory(WorkspaceMode::Clone));
+    assert!(lent.cache.is_none() && !lent.contract.cacheable);
+    // The control: without one it is, and what was uploaded is in the key.
+    let alone = of(WorkspaceWish::Ephemeral);
+    let [first, again, other] = [b"a", b"a", b"b"].map(|content| {
+        of(WorkspaceWish::Upload(Digest::of(content)))
+            .cache
+            .unwrap()
+    });
+    assert!(first == again && first != other);
+    assert!(alone.contract.cacheable && alone.cache.is_some_and(|key| key != first));
+}
+
 #[test]
 fn a_quarantined_tool_is_refused_and_a_deprecated_one_is_warned_about() {
     let (mut row, manifest) = tool(TOOL);
