@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine;
+use data_encoding::BASE64;
 use leasehold_core::digest::{CanonicalError, Digest};
 use leasehold_core::document::{Content, Field, Fields, Node, Report, parse_json};
 use leasehold_core::error::PublicError;
@@ -348,8 +348,8 @@ fn stdin(text: Option<Field<'_>>, base64: Option<Field<'_>>) -> Option<Vec<u8>> 
             }
         },
         (None, Some(field)) => field.parsed(STDIN_MAX.div_ceil(3) * 4, |text| {
-            base64::engine::general_purpose::STANDARD
-                .decode(text)
+            BASE64
+                .decode(text.as_bytes())
                 .map_err(|_| "expected base64 with its padding")
         })?,
         (None, None) => return None,

@@ -253,5 +253,9 @@ fn share(case: Case<'_>) -> Share {
             .cap(Number::ToolRunning)
             .and_then(|(value, _)| Some((tool?, u32::try_from(value).unwrap_or(u32::MAX)))),
         per_minute_max: cap(Number::PerMinute, u32::MAX),
+        tenant_request_bytes_max: case
+            .policy()
+            .cap(Number::RequestBytes)
+            .map_or(u64::MAX, |(most, _)| most),
     }
 }

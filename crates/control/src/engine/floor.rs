@@ -51,18 +51,24 @@ impl Floor {
     }
 
     /// Keeps a place for a run that is about to be admitted.
-    pub(crate) fn reserve(&self, tenant: &Name, share: &Share, now: Duration) -> Result<(), Full> {
-        self.held().queue.reserve(tenant, share, now)
+    pub(crate) fn reserve(
+        &self,
+        tenant: &Name,
+        share: &Share,
+        bytes: u64,
+        now: Duration,
+    ) -> Result<(), Full> {
+        self.held().queue.reserve(tenant, share, bytes, now)
     }
 
     /// Gives a kept place back.
-    pub(crate) fn give_back(&self, tenant: &Name, now: Duration) {
-        self.held().queue.give_back(tenant, now);
+    pub(crate) fn give_back(&self, tenant: &Name, bytes: u64, now: Duration) {
+        self.held().queue.give_back(tenant, bytes, now);
     }
 
     /// Takes a place for a run that was admitted before this process.
-    pub(crate) fn force(&self, tenant: &Name) {
-        self.held().queue.force(tenant);
+    pub(crate) fn force(&self, tenant: &Name, bytes: u64) {
+        self.held().queue.force(tenant, bytes);
     }
 
     /// Lets a run wait at its place. Gives how many are before it and how it is told.

@@ -200,10 +200,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            bounds: Bounds {
-                running_max: 32,
-                queued_max: 10_000,
-            },
+            bounds: Bounds::new(32, 10_000),
             reconcile_every: Duration::from_secs(2),
             removal_max: Duration::from_secs(150),
             objects_spared: Duration::from_secs(3_600),

@@ -207,7 +207,7 @@ impl Engine {
                     .clock
                     .unix_ms()
                     .saturating_sub(row.accepted_unix_ms);
-                self.floor.force(&row.tenant);
+                self.floor.force(&row.tenant, plan.start.request_bytes());
                 self.wait(&plan, Duration::from_millis(gone))
             }
             (RunState::Running, Some(lease)) => {
@@ -346,6 +346,7 @@ fn nothing() -> Sealed {
             tenant_queued_max: 1,
             tool_running_max: None,
             per_minute_max: 1,
+            tenant_request_bytes_max: 0,
         },
         cache: None,
     }

@@ -34,6 +34,7 @@ struct Place<'a> {
     engine: &'a Engine,
     run: &'a RunId,
     tenant: &'a Name,
+    bytes: u64,
     /// It waits in the queue, or has a turn already.
     queued: bool,
     kept: bool,
@@ -49,7 +50,7 @@ impl Drop for Place<'_> {
         if self.queued {
             self.engine.floor.abandon(self.run, self.tenant, now);
         } else {
-            self.engine.floor.give_back(self.tenant, now);
+            self.engine.floor.give_back(self.tenant, self.bytes, now);
         }
     }
 }
@@ -128,7 +129,8 @@ impl Engine {
         let plan = Arc::new(plan);
         let tenant = &plan.contract.tenant;
         let now = self.parts.clock.elapsed();
-        if let Err(full) = self.floor.reserve(tenant, &plan.share, now) {
+        let bytes = plan.start.request_bytes();
+        if let Err(full) = self.floor.reserve(tenant, &plan.share, bytes, now) {
             count(&self.metrics.refused);
             return Err(full.public());
         }
@@ -137,6 +139,7 @@ impl Engine {
             engine: self,
             run,
             tenant,
+            bytes,
             queued: false,
             kept: false,
         };
@@ -173,7 +176,7 @@ impl Engine {
         count(&self.metrics.admitted);
         if !place.queued {
             // The place is given back: it takes no computer.
-            self.floor.give_back(tenant, now);
+            self.floor.give_back(tenant, bytes, now);
         }
         place.kept = true;
         self.spawn(live, Arc::clone(&plan), directory, begin);
@@ -310,6 +313,7 @@ pub(super) fn ticket(plan: &Plan, now: Duration, waited: Duration) -> Ticket {
         priority: plan.contract.priority,
         since,
         until: now + left,
+        bytes: plan.start.request_bytes(),
     }
 }
 

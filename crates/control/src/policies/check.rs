@@ -7,7 +7,12 @@ use leasehold_core::policy::{Document, Effective, Number, Scope};
 use crate::yaml;
 
 /// Numbers that count over a whole tenant, so that a narrower document cannot hold them.
-const OF_TENANTS: [Number; 3] = [Number::Running, Number::Queued, Number::PerMinute];
+const OF_TENANTS: [Number; 4] = [
+    Number::Running,
+    Number::Queued,
+    Number::RequestBytes,
+    Number::PerMinute,
+];
 
 /// Why a number cannot stand at a scope, and where it can.
 fn misplaced(scope: &Scope, number: Number) -> Option<&'static str> {

@@ -165,6 +165,7 @@ impl Draft {
                 tenant_queued_max: 10_000,
                 tool_running_max: None,
                 per_minute_max: 100_000,
+                tenant_request_bytes_max: 64 << 20,
             },
             output: None,
             cache: None,
@@ -255,10 +256,7 @@ impl World {
             entropy: Arc::new(SystemEntropy),
             worker: WorkerId::from_entropy(&[3; 13]),
             settings: Settings {
-                bounds: Bounds {
-                    running_max,
-                    queued_max: 10_000,
-                },
+                bounds: Bounds::new(running_max, 10_000),
                 reconcile_every: Duration::from_millis(200),
                 removal_max: Duration::from_secs(5),
                 ..Settings::default()

@@ -32,6 +32,8 @@ pub enum Number {
     ToolRunning,
     /// Waiting runs of a tenant.
     Queued,
+    /// Bytes of the requests of a tenant's runs that wait or run.
+    RequestBytes,
     /// Runs admitted in a minute.
     PerMinute,
     /// Weight in fair queueing.
@@ -76,7 +78,7 @@ const MOST_BYTES: u64 = 1 << 50;
 
 impl Number {
     /// Every number, in the order documents are written.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Cpu,
         Self::Memory,
         Self::Disk,
@@ -90,6 +92,7 @@ impl Number {
         Self::Running,
         Self::ToolRunning,
         Self::Queued,
+        Self::RequestBytes,
         Self::PerMinute,
         Self::Weight,
         Self::Priority,
@@ -120,6 +123,7 @@ impl Number {
             Self::Running => ("share", "running"),
             Self::ToolRunning => ("share", "tool_running"),
             Self::Queued => ("share", "queued"),
+            Self::RequestBytes => ("share", "request_bytes"),
             Self::PerMinute => ("share", "per_minute"),
             Self::Weight => ("share", "weight"),
             Self::Priority => ("share", "priority"),
@@ -146,7 +150,7 @@ impl Number {
     pub fn unit(self) -> Unit {
         match self {
             Self::Cpu => Unit::Cores,
-            Self::Memory | Self::Disk | Self::Output => Unit::Bytes,
+            Self::Memory | Self::Disk | Self::Output | Self::RequestBytes => Unit::Bytes,
             Self::Inodes
             | Self::Pids
             | Self::Files
@@ -177,7 +181,7 @@ impl Number {
             Self::Cpu => (10, 1_024_000),
             Self::Memory => (8 << 20, MOST_BYTES),
             Self::Disk => (64 << 10, MOST_BYTES),
-            Self::Output => (0, MOST_BYTES),
+            Self::Output | Self::RequestBytes => (0, MOST_BYTES),
             Self::Inodes => (16, 1 << 32),
             Self::Pids => (1, 1_000_000),
             Self::Files => (16, 1 << 20),

@@ -100,10 +100,7 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
         entropy: Arc::new(SystemEntropy),
         worker: home.worker_id()?,
         settings: Settings {
-            bounds: Bounds {
-                running_max: config.running_max,
-                ..Settings::default().bounds
-            },
+            bounds: Bounds::new(config.running_max, Settings::default().bounds.queued_max),
             ..Settings::default()
         },
         failpoints: Failpoints::from_env(),

@@ -30,6 +30,8 @@ pub(super) struct Lane {
     pub(super) queued: u32,
     /// Runs that hold a computer.
     pub(super) running: u32,
+    /// Bytes of the requests of its runs that wait, run or are on their way in.
+    pub(super) bytes: u64,
     running_max: u32,
     tools: BTreeMap<Name, u32>,
     /// How long its runs held a computer of late.
@@ -50,6 +52,7 @@ impl Default for Lane {
             groups: BTreeMap::new(),
             queued: 0,
             running: 0,
+            bytes: 0,
             running_max: 0,
             tools: BTreeMap::new(),
             usual_micros: UNKNOWN_MICROS,
@@ -133,6 +136,7 @@ impl Lane {
             since: now,
             charged,
             weight: ticket.share.weight,
+            bytes: ticket.bytes,
         };
         (held, start)
     }
@@ -140,6 +144,7 @@ impl Lane {
     /// Takes a computer back and puts right what was charged for it.
     pub(super) fn end(&mut self, held: &Held, now: Duration) {
         self.running = self.running.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(held.bytes);
         if let Some(tool) = &held.tool
             && let Some(running) = self.tools.get_mut(tool)
         {

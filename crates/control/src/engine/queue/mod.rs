@@ -7,6 +7,10 @@
 //! charged what the tenant's runs took of late, and put right when it ends, so that a tenant with long runs
 //! gets no more of the computers than one with many short ones.
 //!
+//! A run that holds a computer is not pushed out, so that weights alone would let one tenant with long runs have
+//! every computer for as long as those take. The last few are therefore for tenants that hold none
+//! ([`Bounds::spare`]).
+//!
 //! Within a tenant one step of priority is worth ten seconds of waiting, so that no run waits for ever.
 //! A run whose tool is at its cap holds up no run of another tool.
 
@@ -39,6 +43,20 @@ pub struct Bounds {
     pub running_max: u32,
     /// Most runs that wait.
     pub queued_max: u32,
+    /// So many of the last free computers go to tenants that hold none.
+    pub spare: u32,
+}
+
+impl Bounds {
+    /// Of a host with so many computers, of which the last eighth is spare: none of less than eight.
+    #[must_use]
+    pub fn new(running_max: u32, queued_max: u32) -> Self {
+        Self {
+            running_max,
+            queued_max,
+            spare: running_max / 8,
+        }
+    }
 }
 
 /// A run that wants a computer.
@@ -53,6 +71,8 @@ pub(crate) struct Ticket {
     pub(crate) since: Duration,
     /// When it has waited for too long.
     pub(crate) until: Duration,
+    /// Bytes of its request that are kept until it ends.
+    pub(crate) bytes: u64,
 }
 
 /// Place within a tenant: the smaller goes first.
@@ -71,6 +91,7 @@ struct Held {
     since: Duration,
     charged: u64,
     weight: u32,
+    bytes: u64,
 }
 
 /// What a run waited for that waited too long.
@@ -105,11 +126,14 @@ pub(crate) enum Full {
     Host(u32, Duration),
     /// So many of the tenant were admitted in the last minute.
     Rate(u32, Duration),
+    /// So many bytes of the tenant's requests are kept already, of at most so many.
+    Bytes(u64, u64, Duration),
 }
 
 impl Full {
     /// In words for the caller.
     pub(crate) fn public(&self) -> PublicError {
+        let bytes = leasehold_core::quantity::write_bytes;
         let (kind, message, after) = match self {
             Self::Tenant(most, after) => (
                 ErrorKind::Quota,
@@ -124,6 +148,15 @@ impl Full {
             Self::Rate(most, after) => (
                 ErrorKind::Quota,
                 format!("the tenant may start {most} runs in a minute and has"),
+                after,
+            ),
+            Self::Bytes(kept, most, after) => (
+                ErrorKind::Quota,
+                format!(
+                    "the requests of the tenant's runs that wait or run have {} of input, variables and arguments: at most {} may be kept (share.request_bytes)",
+                    bytes(*kept),
+                    bytes(*most)
+                ),
                 after,
             ),
         };
@@ -168,6 +201,7 @@ impl FairQueue {
         &mut self,
         tenant: &Name,
         share: &Share,
+        bytes: u64,
         now: Duration,
     ) -> Result<(), Full> {
         let free = self.bounds.running_max.saturating_sub(self.held());
@@ -175,6 +209,10 @@ impl FairQueue {
             return Err(Full::Host(self.bounds.queued_max, Duration::from_secs(1)));
         }
         let lane = self.lanes.entry(tenant.clone()).or_default();
+        if lane.bytes.saturating_add(bytes) > share.tenant_request_bytes_max {
+            let most = share.tenant_request_bytes_max;
+            return Err(Full::Bytes(lane.bytes, most, Duration::from_secs(1)));
+        }
         let free = free.min(share.tenant_running_max.saturating_sub(lane.running));
         if lane.queued >= share.tenant_queued_max.saturating_add(free) {
             let turns = u64::from(lane.queued / share.tenant_running_max.max(1)).max(1);
@@ -185,15 +223,17 @@ impl FairQueue {
         lane.rate
             .take(now, share.per_minute_max)
             .map_err(|after| Full::Rate(share.per_minute_max, after))?;
+        lane.bytes += bytes;
         lane.queued += 1;
         self.queued += 1;
         Ok(())
     }
 
     /// Gives a place back: nothing came of the run.
-    pub(crate) fn give_back(&mut self, tenant: &Name, now: Duration) {
+    pub(crate) fn give_back(&mut self, tenant: &Name, bytes: u64, now: Duration) {
         if let Some(lane) = self.lanes.get_mut(tenant) {
             lane.rate.give_back(now);
+            lane.bytes = lane.bytes.saturating_sub(bytes);
             lane.queued = lane.queued.saturating_sub(1);
             self.queued = self.queued.saturating_sub(1);
         }
@@ -208,8 +248,10 @@ impl FairQueue {
     }
 
     /// Takes the place of a run that was admitted before this process: it is in, whatever the bounds.
-    pub(crate) fn force(&mut self, tenant: &Name) {
-        self.lanes.entry(tenant.clone()).or_default().queued += 1;
+    pub(crate) fn force(&mut self, tenant: &Name, bytes: u64) {
+        let lane = self.lanes.entry(tenant.clone()).or_default();
+        lane.queued += 1;
+        lane.bytes += bytes;
         self.queued += 1;
     }
 
@@ -230,17 +272,22 @@ impl FairQueue {
     /// Takes up a run that holds a computer since before this process.
     pub(crate) fn hold(&mut self, ticket: &Ticket, now: Duration) {
         let lane = self.lanes.entry(ticket.tenant.clone()).or_default();
+        lane.bytes += ticket.bytes;
         let held = lane.begin(ticket, self.now_virtual, now);
         self.running.insert(ticket.run.clone(), held.0);
     }
 
     /// The next run that may have a computer; it has one from now on.
     pub(crate) fn next(&mut self, now: Duration) -> Option<RunId> {
-        if self.held() >= self.bounds.running_max {
+        let free = self.bounds.running_max.saturating_sub(self.held());
+        if free == 0 {
             return None;
         }
+        let scarce = free <= self.bounds.spare;
         let present = self.now_virtual;
-        let open = self.lanes.iter().filter_map(|(tenant, lane)| {
+        let lanes = self.lanes.iter();
+        let lanes = lanes.filter(|(_, lane)| !scarce || lane.running == 0);
+        let open = lanes.filter_map(|(tenant, lane)| {
             let (rank, run) = lane.head()?;
             Some((lane.start(present), rank, tenant, run))
         });
@@ -270,6 +317,9 @@ impl FairQueue {
         let Some(waiting) = self.forget(run) else {
             return false;
         };
+        if let Some(lane) = self.lanes.get_mut(&waiting.ticket.tenant) {
+            lane.bytes = lane.bytes.saturating_sub(waiting.ticket.bytes);
+        }
         self.tidy(&waiting.ticket.tenant, now);
         true
     }

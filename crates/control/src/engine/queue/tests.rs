@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use leasehold_core::error::ErrorKind;
 use leasehold_core::id::RunId;
 use leasehold_core::name::Name;
 
@@ -32,6 +33,7 @@ fn share(weight: u32, running: u32) -> Share {
         tenant_queued_max: 100_000,
         tool_running_max: None,
         per_minute_max: u32::MAX,
+        tenant_request_bytes_max: u64::MAX,
     }
 }
 
@@ -64,11 +66,12 @@ struct World {
 
 impl World {
     fn new(running_max: u32) -> Self {
+        Self::with(Bounds::new(running_max, 1_000_000))
+    }
+
+    fn with(bounds: Bounds) -> Self {
         Self {
-            queue: FairQueue::new(Bounds {
-                running_max,
-                queued_max: 1_000_000,
-            }),
+            queue: FairQueue::new(bounds),
             now: Duration::ZERO,
             numbers: 0,
             runs: HashMap::new(),
@@ -81,7 +84,7 @@ impl World {
 
     fn ask(&mut self, tenant: &str, share: &Share, priority: i32, takes: Duration) -> RunId {
         let tenant = name(tenant);
-        self.queue.reserve(&tenant, share, self.now).unwrap();
+        self.queue.reserve(&tenant, share, 0, self.now).unwrap();
         self.numbers += 1;
         let id = run(self.numbers);
         self.runs.insert(id.clone(), (tenant.clone(), takes));
@@ -93,6 +96,7 @@ impl World {
             priority,
             since: self.now,
             until: LONG,
+            bytes: 0,
         });
         id
     }
@@ -143,7 +147,10 @@ impl World {
 fn computers_are_shared_by_weight_whatever_a_run_takes() {
     for seed in 1..=8_u64 {
         let mut dice = Dice(seed * 0x9e37_79b9);
-        let mut world = World::new(u32::try_from(2 + dice.below(7)).unwrap());
+        // A few computers, none of them spare, and then so many that each tenant is due more than one.
+        let (few, most) = if seed % 2 == 0 { (2, 6) } else { (24, 16) };
+        let computers = u32::try_from(few + dice.below(most)).unwrap();
+        let mut world = World::new(computers);
         // Each tenant has another weight and runs of another length; all have always enough.
         let tenants: Vec<(String, Share, u64)> = (0..4)
             .map(|at| {
@@ -151,9 +158,9 @@ fn computers_are_shared_by_weight_whatever_a_run_takes() {
                 (format!("t{at}"), share(weight, 1_000), 20 + dice.below(400))
             })
             .collect();
-        let end = Duration::from_secs(600);
+        let end = Duration::from_secs(if seed % 2 == 0 { 600 } else { 100 });
         for (tenant, share, takes) in &tenants {
-            for _ in 0..3 {
+            for _ in 0..3.max(computers) {
                 world.ask(tenant, share, 0, ms(*takes));
             }
         }
@@ -231,6 +238,89 @@ fn p34_a_tenant_with_a_thousand_waiting_runs_does_not_move_anothers_p95() {
     assert_eq!(quiet(false), Duration::ZERO);
     // The bound: the time until the next of the other's runs ends.
     assert!(quiet(true) <= takes, "{:?}", quiet(true));
+}
+
+/// One tenant's runs of an hour, as many as it likes, and others that come then with short ones.
+#[test]
+fn a_tenant_with_long_runs_leaves_room_for_those_that_hold_none() {
+    let hour = Duration::from_secs(3_600);
+    let waited = |bounds: Bounds, others: u32| {
+        let mut world = World::with(bounds);
+        for _ in 0..200 {
+            world.ask("long", &share(1, 1_000), 1_000, hour);
+        }
+        let flood = u32::try_from(world.start_all().len()).unwrap();
+        assert_eq!(flood, bounds.running_max - bounds.spare);
+        // Again and again, so that what a tenant used before is not held against it.
+        for second in 1..=60 {
+            let due = Duration::from_secs(second);
+            while world.step(due) {
+                world.start_all();
+            }
+            for other in 0..others {
+                world.ask(&format!("short{other}"), &share(1, 1_000), 0, ms(300));
+            }
+            world.start_all();
+        }
+        while world.waits.values().map(Vec::len).sum::<usize>() < 200 {
+            assert!(world.step(LONG));
+            world.start_all();
+        }
+        let all = |other: u32| world.waits[&name(&format!("short{other}"))].clone();
+        (0..others).flat_map(all).max().unwrap()
+    };
+    let bounds = Bounds::new(32, 1_000_000);
+    assert_eq!(bounds.spare, 4);
+    // The bound: nobody waits where no more tenants come than there are spare places, ...
+    assert_eq!(waited(bounds, 4), Duration::ZERO);
+    // ... and with more of them only for the runs of each other.
+    assert!(waited(bounds, 12) <= ms(600));
+    // The control: without spare places they wait for the long runs.
+    let none = Bounds { spare: 0, ..bounds };
+    assert!(waited(none, 1) >= hour - Duration::from_secs(60));
+}
+
+#[test]
+fn the_bytes_of_waiting_and_running_requests_are_bounded_and_come_free_at_the_end() {
+    let mut queue = FairQueue::new(Bounds::new(1, 100));
+    let (a, b) = (name("a"), name("b"));
+    let narrow = Share {
+        tenant_request_bytes_max: 100,
+        ..share(1, 9)
+    };
+    let ask = |queue: &mut FairQueue, number: u64| {
+        queue.reserve(&a, &narrow, 40, ms(0))?;
+        queue.push(Ticket {
+            run: run(number),
+            tenant: a.clone(),
+            share: narrow.clone(),
+            priority: 0,
+            since: ms(0),
+            until: LONG,
+            bytes: 40,
+        });
+        Ok::<_, Full>(())
+    };
+    ask(&mut queue, 1).unwrap();
+    ask(&mut queue, 2).unwrap();
+    assert_eq!(queue.next(ms(0)), Some(run(1)));
+    let full = ask(&mut queue, 3).unwrap_err();
+    assert!(matches!(full, Full::Bytes(80, 100, _)), "{full:?}");
+    let told = full.public();
+    assert_eq!(told.kind, ErrorKind::Quota);
+    assert!(told.message.contains("share.request_bytes") && told.retry_after_ms.is_some());
+    // Less fits, and another tenant's are counted apart.
+    assert_eq!(queue.reserve(&a, &narrow, 20, ms(0)), Ok(()));
+    queue.give_back(&a, 20, ms(0));
+    assert_eq!(queue.reserve(&b, &narrow, 100, ms(0)), Ok(()));
+    // The end of one that ran, and of one that waited, makes room.
+    queue.finish(&run(1), ms(1));
+    ask(&mut queue, 4).unwrap();
+    assert!(ask(&mut queue, 5).is_err());
+    assert!(queue.remove(&run(2), ms(1)));
+    ask(&mut queue, 6).unwrap();
+    queue.force(&a, 40);
+    assert!(ask(&mut queue, 7).is_err(), "what was there before counts");
 }
 
 #[test]
@@ -322,10 +412,7 @@ fn a_run_of_low_priority_is_before_those_that_came_much_later() {
 
 #[test]
 fn a_full_queue_and_a_used_up_rate_say_so_and_when() {
-    let mut queue = FairQueue::new(Bounds {
-        running_max: 2,
-        queued_max: 3,
-    });
+    let mut queue = FairQueue::new(Bounds::new(2, 3));
     let narrow = Share {
         tenant_queued_max: 1,
         tenant_running_max: 1,
@@ -333,19 +420,19 @@ fn a_full_queue_and_a_used_up_rate_say_so_and_when() {
         ..share(1, 1)
     };
     let (a, b) = (name("a"), name("b"));
-    assert_eq!(queue.reserve(&a, &narrow, ms(0)), Ok(()));
-    assert_eq!(queue.reserve(&a, &narrow, ms(0)), Ok(()));
-    let full = queue.reserve(&a, &narrow, ms(0)).unwrap_err();
+    assert_eq!(queue.reserve(&a, &narrow, 0, ms(0)), Ok(()));
+    assert_eq!(queue.reserve(&a, &narrow, 0, ms(0)), Ok(()));
+    let full = queue.reserve(&a, &narrow, 0, ms(0)).unwrap_err();
     assert!(matches!(full, Full::Tenant(1, _)), "{full:?}");
     let told = full.public();
     assert!(
         told.retry_after_ms.is_some_and(|after| after >= 1_000),
         "{told:?}"
     );
-    queue.give_back(&a, ms(0));
-    queue.give_back(&a, ms(0));
+    queue.give_back(&a, 0, ms(0));
+    queue.give_back(&a, 0, ms(0));
     for _ in 0..3 {
-        queue.reserve(&a, &narrow, ms(0)).unwrap();
+        queue.reserve(&a, &narrow, 0, ms(0)).unwrap();
         queue.push(Ticket {
             run: run(7),
             tenant: a.clone(),
@@ -353,32 +440,30 @@ fn a_full_queue_and_a_used_up_rate_say_so_and_when() {
             priority: 0,
             since: ms(0),
             until: ms(500),
+            bytes: 0,
         });
         assert!(queue.remove(&run(7), ms(0)));
     }
     assert!(matches!(
-        queue.reserve(&a, &narrow, ms(0)),
+        queue.reserve(&a, &narrow, 0, ms(0)),
         Err(Full::Rate(3, _))
     ));
     let wide = share(1, 9);
     for _ in 0..5 {
-        assert_eq!(queue.reserve(&b, &wide, ms(0)), Ok(()));
+        assert_eq!(queue.reserve(&b, &wide, 0, ms(0)), Ok(()));
     }
     assert!(matches!(
-        queue.reserve(&b, &wide, ms(0)),
+        queue.reserve(&b, &wide, 0, ms(0)),
         Err(Full::Host(3, _))
     ));
 }
 
 #[test]
 fn who_waited_too_long_is_told_for_what() {
-    let mut queue = FairQueue::new(Bounds {
-        running_max: 2,
-        queued_max: 100,
-    });
+    let mut queue = FairQueue::new(Bounds::new(2, 100));
     let tool = name("slow.tool");
     let ask = |queue: &mut FairQueue, number, tenant: &str, share: &Share| {
-        queue.reserve(&name(tenant), share, ms(0)).unwrap();
+        queue.reserve(&name(tenant), share, 0, ms(0)).unwrap();
         queue.push(Ticket {
             run: run(number),
             tenant: name(tenant),
@@ -386,6 +471,7 @@ fn who_waited_too_long_is_told_for_what() {
             priority: 0,
             since: ms(0),
             until: ms(500),
+            bytes: 0,
         });
     };
     let mut of_tool = share(1, 9);
