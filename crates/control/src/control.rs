@@ -93,7 +93,7 @@ impl FromStr for Cursor {
     }
 }
 
-/// What a follower is told. `Over` comes exactly once and last.
+/// What a follower is told. `Over` or `Leaving` comes exactly once and last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update {
     /// It waits.
@@ -120,6 +120,8 @@ pub enum Update {
     Stage(StageTime),
     /// Its outcome is committed.
     Over(Box<RunRow>),
+    /// The daemon ends; the run goes on, and is followed further once a daemon is there again.
+    Leaving,
 }
 
 /// The control plane of one daemon.
@@ -163,6 +165,11 @@ impl Control {
     pub async fn metrics(&self, who: &Principal) -> Result<String, PublicError> {
         allowed(who, Operation::Platform)?;
         Ok(self.engine.print_metrics())
+    }
+
+    /// Tells whoever waits or follows that this process goes; see [`Engine::leave`].
+    pub fn leave(&self) {
+        self.engine.leave();
     }
 
     /// Ends it for now; see [`Engine::drain`].

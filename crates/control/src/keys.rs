@@ -140,15 +140,18 @@ pub async fn create(
     Ok((row, token))
 }
 
-/// Makes the tenant `default` and the operator's first key in it, if there is no tenant yet.
+/// Makes the tenant `default` and the operator's first key in it, if there is no tenant yet. Its token is
+/// handed to `keep` before anything is committed: who ends in between leaves a token of no key, and the next
+/// start draws another; the other way round nobody would ever have had the token of the only key.
 ///
 /// # Errors
-/// When the store fails.
-pub async fn first(
+/// What `keep` says, or when the store fails.
+pub async fn first<E: From<PublicError>>(
     store: &dyn Store,
     now_unix_ms: u64,
     entropy: &KeyEntropy,
-) -> Result<Option<(KeyRow, Token)>, PublicError> {
+    keep: impl FnOnce(&Token) -> Result<(), E>,
+) -> Result<Option<(KeyRow, Token)>, E> {
     let there = store.tenants().await.map_err(|error| error.public())?;
     if !there.is_empty() {
         return Ok(None);
@@ -165,6 +168,7 @@ pub async fn first(
     let tenant = tenants::new(name(DEFAULT_TENANT)?, Vec::new(), now_unix_ms)?;
     let name = tenant.name.clone();
     let (row, token) = row(order, name.clone(), now_unix_ms, entropy);
+    keep(&token)?;
     let changes = vec![
         (Change::CreateTenant(tenant), TenantFact::TenantCreated),
         creation(&row),

@@ -80,13 +80,20 @@ impl Daemon {
     /// When it does not serve in time.
     #[track_caller]
     pub fn start(flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut daemon = Self::prepared(flags);
+        daemon.restart(variables);
+        daemon
+    }
+
+    /// One that was never started.
+    pub fn prepared(flags: &[&str]) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(ANSWER * crate::patience()))
             .proxy(None)
             .build()
             .new_agent();
-        let mut daemon = Self {
+        Self {
             instance: Instance::new(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             under: Vec::new(),
@@ -94,9 +101,7 @@ impl Daemon {
             agent,
             url: String::new(),
             key: String::new(),
-        };
-        daemon.restart(variables);
-        daemon
+        }
     }
 
     /// Starts it again on the same directories; it must not be running.

@@ -2,7 +2,8 @@
 //!
 //! Every event has an id from which `Last-Event-ID` goes on, during the run and after it. Exactly one
 //! event is terminal: `done` for a run that completed (and for what a bare command returned by itself),
-//! `error` for every other end. A reader that goes away holds up nobody.
+//! `error` for every other end. A daemon that ends closes its streams with `leaving`: the run goes on, and
+//! so does its stream from there once a daemon is back. A reader that goes away holds up nobody.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -66,6 +67,10 @@ fn event(update: Update, at: &Cursor) -> Event {
             let name = if view.failed() { "error" } else { "done" };
             (name, json!(view))
         }
+        Update::Leaving => (
+            "leaving",
+            json!({ "message": "the daemon ends; the run goes on, and its events from here once a daemon is back" }),
+        ),
     };
     Event::default()
         .id(at.to_string())
@@ -77,7 +82,7 @@ fn event(update: Update, at: &Cursor) -> Event {
 #[utoipa::path(
     get, path = "/v1/runs/{run}/events", tag = "runs",
     params(("run" = RunId, Path), ("Last-Event-ID" = Option<String>, Header, description = "id of the last event that was seen")),
-    responses((status = 200, description = "queued, start, stdout, stderr, progress, log, stage; then one of done, error", content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody)),
+    responses((status = 200, description = "queued, start, stdout, stderr, progress, log, stage; then one of done, error, or leaving when the daemon ends", content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody)),
 )]
 pub(crate) async fn events(
     State(api): State<Api>,

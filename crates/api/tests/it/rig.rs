@@ -161,13 +161,12 @@ impl Rig {
         .await
         .unwrap();
         let control = Control::new(engine);
-        let operator = control
-            .first_key()
-            .await
-            .unwrap()
-            .unwrap()
-            .reveal()
-            .to_owned();
+        let mut operator = String::new();
+        let made = control.first_key(|token| {
+            token.reveal().clone_into(&mut operator);
+            Ok::<_, PublicError>(())
+        });
+        assert!(made.await.unwrap());
         let directories = leasehold_api::Directories::default();
         let router = leasehold_api::router(control, directories.clone());
         Self {

@@ -257,14 +257,25 @@ impl Control {
         keys::revoke(self.engine.parts.store.as_ref(), who, self.now(), key).await
     }
 
-    /// Makes the tenant `default` and an operator's key in it where there is no tenant yet.
+    /// Makes the tenant `default` and an operator's key in it where there is no tenant yet; `keep` is to keep
+    /// its token durably, and has done so before the key is there. Says whether one was made.
     ///
     /// # Errors
-    /// When the store fails.
-    pub async fn first_key(&self) -> Result<Option<Token>, PublicError> {
+    /// What `keep` says, or when the store fails.
+    pub async fn first_key<E: From<PublicError>>(
+        &self,
+        keep: impl FnOnce(&Token) -> Result<(), E>,
+    ) -> Result<bool, E> {
         let store = self.engine.parts.store.as_ref();
-        let made = keys::first(store, self.now(), &self.key_entropy()?).await?;
-        Ok(made.map(|(_, token)| token))
+        let failpoints = self.engine.failpoints();
+        let kept = |token: &Token| {
+            keep(token)?;
+            failpoints.before("first_key");
+            Ok::<_, E>(())
+        };
+        let made = keys::first(store, self.now(), &self.key_entropy()?, kept).await?;
+        failpoints.after("first_key");
+        Ok(made.is_some())
     }
 
     /// Whether anybody could prove who they are.

@@ -38,6 +38,7 @@ pub struct Follower {
     engine: Arc<Engine>,
     seen: Seen,
     carried: Option<(Arc<Live>, watch::Receiver<Seen>)>,
+    leaving: watch::Receiver<bool>,
     cursor: Cursor,
     ready: VecDeque<(Update, Cursor)>,
     /// Bytes of standard error that were looked at although they were not given.
@@ -73,6 +74,7 @@ impl Follower {
         cursor: Cursor,
     ) -> Result<Self, PublicError> {
         let mut follower = Self {
+            leaving: engine.leaving(),
             engine,
             seen: Seen {
                 row,
@@ -112,7 +114,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The next update and where it leaves the follower; `None` after `Over`.
+    /// The next update and where it leaves the follower; `None` after `Over` and `Leaving`.
     pub async fn next(&mut self) -> Option<(Update, Cursor)> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -132,7 +134,16 @@ impl Follower {
                 let row = Box::new(self.seen.row.clone());
                 return Some((Update::Over(row), self.cursor));
             }
-            self.rest().await;
+            if *self.leaving.borrow() {
+                self.done = true;
+                return Some((Update::Leaving, self.cursor));
+            }
+            let mut leaving = self.leaving.clone();
+            tokio::select! {
+                // A sender that is gone is an engine that is.
+                _ = leaving.wait_for(|leaving| *leaving) => {}
+                () = self.rest() => {}
+            }
         }
     }
 

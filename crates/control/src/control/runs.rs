@@ -54,7 +54,7 @@ impl Control {
         row.map_err(|error| error.public())
     }
 
-    /// Waits for a run, at most so long, and gives it as it is then.
+    /// Waits for a run, at most so long and not when the daemon goes, and gives it as it is then.
     ///
     /// # Errors
     /// `not_found`.
@@ -67,23 +67,31 @@ impl Control {
     ) -> Result<RunRow, PublicError> {
         allowed(who, Operation::ReadRuns)?;
         let deadline = Instant::now() + patience;
+        let mut leaving = self.engine.leaving();
         loop {
             let row = self.row(who, run).await?;
-            if reached(row.state, until) || Instant::now() >= deadline {
+            if reached(row.state, until) || Instant::now() >= deadline || *leaving.borrow() {
                 return Ok(row);
             }
+            let left = leaving.wait_for(|leaving| *leaving);
             match self.engine.live(run) {
                 Some(live) => {
                     let mut seen = live.seen.subscribe();
                     let there = seen.wait_for(|seen| seen.left || reached(seen.row.state, until));
-                    let heard = tokio::time::timeout_at(deadline, there).await;
+                    let heard = tokio::select! {
+                        _ = left => continue,
+                        heard = tokio::time::timeout_at(deadline, there) => heard,
+                    };
                     if let Ok(Ok(seen)) = heard
                         && reached(seen.row.state, until)
                     {
                         return Ok(seen.row.clone());
                     }
                 }
-                None => tokio::time::sleep_until((Instant::now() + LOOK_AGAIN).min(deadline)).await,
+                None => {
+                    let again = (Instant::now() + LOOK_AGAIN).min(deadline);
+                    let _ = tokio::time::timeout_at(again, left).await;
+                }
             }
         }
     }

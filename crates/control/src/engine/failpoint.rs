@@ -4,8 +4,9 @@
 //! `LEASEHOLD_DIE=<point>[:<count>]` ends it by `SIGKILL` when it comes there for the count-th time (1 when
 //! absent). Points are `before-X` and `after-X` for every write and message named in [`POINTS`].
 
-/// What is written or sent in the life of a run.
-pub const POINTS: [&str; 13] = [
+/// What is written or sent in the life of a run, and the first key of a daemon.
+pub const POINTS: [&str; 14] = [
+    "first_key",
     "admit",
     "append",
     "grant",

@@ -62,6 +62,7 @@ pub struct Engine {
     /// Requests under one idempotency key go one after another.
     keys: Mutex<HashMap<(Name, String), Gate>>,
     draining: watch::Sender<bool>,
+    leaving: watch::Sender<bool>,
     /// Runs that were let go of before their seal, to be looked at in the next round.
     dropped: Mutex<HashSet<RunId>>,
     /// How far the walk through rows that are not sealed has come.
@@ -102,6 +103,7 @@ impl Engine {
             falls: Mutex::default(),
             keys: Mutex::default(),
             draining: watch::Sender::new(false),
+            leaving: watch::Sender::new(false),
             dropped: Mutex::default(),
             walked: Mutex::default(),
             swept: AtomicU8::new(0),
@@ -196,6 +198,16 @@ impl Engine {
         for (_, live) in locked(&self.live).drain() {
             live.see(|seen| seen.left = true);
         }
+    }
+
+    /// Tells whoever waits for a run or follows one that this process goes; the run goes on.
+    pub fn leave(&self) {
+        self.leaving.send_replace(true);
+    }
+
+    /// Whether it goes.
+    pub(crate) fn leaving(&self) -> watch::Receiver<bool> {
+        self.leaving.subscribe()
     }
 
     /// Counters in the text form that Prometheus reads.

@@ -1,8 +1,8 @@
 //! Keys: what proves somebody, what does not, and who may make which.
 
-use leasehold_control::auth::{authenticate, bearer};
+use leasehold_control::auth::{Token, authenticate, bearer};
 use leasehold_control::keys;
-use leasehold_core::error::ErrorKind;
+use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::tenant::Role;
 
 use crate::scratch::{NOW, Scratch, entropy, name, order};
@@ -192,5 +192,11 @@ async fn p66_another_tenants_key_and_one_that_is_not_there_look_the_same() {
         (Some(NOW + 1), Some(NOW + 1))
     );
     // There is one first key, once.
-    assert!(keys::first(store, NOW, &entropy()).await.unwrap().is_none());
+    let never = |_: &Token| -> Result<(), PublicError> { panic!("nothing is to be kept") };
+    assert!(
+        keys::first(store, NOW, &entropy(), never)
+            .await
+            .unwrap()
+            .is_none()
+    );
 }

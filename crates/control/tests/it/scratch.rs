@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold_control::auth::{Token, authenticate};
 use leasehold_control::keys::{self, KeyEntropy, KeyOrder};
+use leasehold_core::error::PublicError;
 use leasehold_core::name::Name;
 use leasehold_core::tenant::{Principal, Role};
 use leasehold_store::sqlite::{Options, SqliteStore};
@@ -58,7 +59,8 @@ impl Scratch {
         let dir =
             std::env::temp_dir().join(format!("leasehold-control-{}-{count}", std::process::id()));
         let store = SqliteStore::open(Options::new(&dir)).unwrap();
-        let (_, token) = keys::first(&store, NOW, &entropy()).await.unwrap().unwrap();
+        let made = keys::first(&store, NOW, &entropy(), |_| Ok::<_, PublicError>(())).await;
+        let (_, token) = made.unwrap().unwrap();
         let operator = authenticate(&store, token.reveal(), NOW).await.unwrap();
         leasehold_control::tenants::create(&store, &operator, NOW, name("acme"), vec![name("web")])
             .await

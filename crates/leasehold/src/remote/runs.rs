@@ -81,7 +81,8 @@ pub(crate) fn ps(flags: &PsFlags) -> Result<u8, Fault> {
         };
         let mut page: Value = remote.get(&format!("/v1/runs?limit={}{state}{tool}", flags.last))?;
         if let Value::Array(part) = page["runs"].take() {
-            runs.extend(part);
+            // No more than was asked for, whatever comes.
+            runs.extend(part.into_iter().take(flags.last as usize));
         }
     }
     if flags.json {
@@ -211,35 +212,52 @@ pub(crate) fn follow(
         let opened = remote.open(&path, &headers);
         let over = opened.and_then(|bytes| pass(bytes, &mut last, reader));
         match over {
-            Ok(Some(view)) => return Ok(view),
-            Ok(None) | Err(_) if broken < BROKEN_MAX => {
+            Ok(Passed::Over(view)) => return Ok(view),
+            Ok(Passed::Leaving) => {
+                return Err(Fault::host("the daemon is leaving; the run goes on")
+                    .hint(format!("`leasehold logs -f {run}` when it is back")));
+            }
+            Ok(Passed::Cut) | Err(_) if broken < BROKEN_MAX => {
                 broken += 1;
                 std::thread::sleep(std::time::Duration::from_millis(200 << broken));
                 // A daemon that was started again may serve somewhere else.
                 remote.look_again();
             }
-            Ok(None) => return Err(Fault::host("the stream ended before the run did")),
+            Ok(Passed::Cut) => return Err(Fault::host("the stream ended before the run did")),
             Err(fault) => return Err(fault),
         }
     }
+}
+
+/// How a stream ended.
+#[derive(Debug, PartialEq)]
+enum Passed {
+    /// With the run.
+    Over(Value),
+    /// With the daemon, which said so.
+    Leaving,
+    /// Without a word.
+    Cut,
 }
 
 fn pass(
     bytes: impl Read,
     last: &mut Option<String>,
     reader: &mut dyn Reader,
-) -> Result<Option<Value>, Fault> {
+) -> Result<Passed, Fault> {
     let mut frames = Frames::new(bytes);
     while let Some(mut frame) = frames.next()? {
-        if matches!(frame.event.as_str(), "done" | "error") {
-            return Ok(Some(frame.data.take()));
+        match frame.event.as_str() {
+            "done" | "error" => return Ok(Passed::Over(frame.data.take())),
+            "leaving" => return Ok(Passed::Leaving),
+            _ => {}
         }
         reader.frame(&frame)?;
         if frame.id.is_some() {
             last.clone_from(&frame.id);
         }
     }
-    Ok(None)
+    Ok(Passed::Cut)
 }
 
 /// Prints output as it comes, and what a tool says of its progress.
@@ -306,7 +324,9 @@ mod tests {
     fn a_stream_is_passed_on_up_to_its_end() {
         let text = b"id: 1\nevent: stdout\ndata: {\"text\":\"a\"}\n\nid: 2\nevent: stdout\ndata: {\"base64\":\"/wA=\"}\n\nevent: done\ndata: {\"run\":\"x\"}\n\n";
         let (mut seen, mut last) = (Seen::default(), None);
-        let view = pass(&text[..], &mut last, &mut seen).unwrap().unwrap();
+        let Passed::Over(view) = pass(&text[..], &mut last, &mut seen).unwrap() else {
+            panic!("it is over")
+        };
         assert_eq!(
             (view["run"].as_str(), last.as_deref()),
             (Some("x"), Some("2"))
@@ -314,8 +334,12 @@ mod tests {
         assert_eq!(seen.0, [b'a', 0xff, 0]);
         let cut = &text[..40];
         assert_eq!(
-            pass(cut, &mut last, &mut Seen::default()).ok().flatten(),
-            None
+            pass(cut, &mut last, &mut Seen::default()).unwrap(),
+            Passed::Cut
         );
+        let text = b"id: 3\nevent: leaving\ndata: {}\n\nid: 4\nevent: stdout\ndata: {\"text\":\"late\"}\n\n";
+        let mut seen = Seen::default();
+        let left = pass(&text[..], &mut last, &mut seen).unwrap();
+        assert_eq!((left, seen.0.len()), (Passed::Leaving, 0));
     }
 }

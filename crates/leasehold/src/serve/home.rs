@@ -186,7 +186,9 @@ pub(crate) fn write_closed(path: &Path, bytes: &[u8]) -> Result<(), Fault> {
             file.write_all(bytes)?;
             file.sync_all()
         })
-        .and_then(|()| fs::rename(&temporary, path));
+        .and_then(|()| fs::rename(&temporary, path))
+        // Its name survives a power cut, too.
+        .and_then(|()| File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all());
     written.map_err(|error| failed("write", path, &error))
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use leasehold_api::Directories;
 use leasehold_backend::process::ProcessBackend;
+use leasehold_control::auth::Token;
 use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
@@ -152,8 +153,8 @@ async fn guard(config: &Config, control: &Control) -> Result<(), Fault> {
 }
 
 async fn first_key(home: &Home, control: &Control) -> Result<(), Fault> {
-    if let Some(token) = control.first_key().await? {
-        home::write_closed(&home.first_key(), token.reveal().as_bytes())?;
+    let keep = |token: &Token| home::write_closed(&home.first_key(), token.reveal().as_bytes());
+    if control.first_key(keep).await? {
         voice::note(&format!(
             "made the first key, of an operator: {}",
             home.first_key().display()
@@ -199,8 +200,10 @@ async fn until_told(
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
+    // Whoever waits or follows is told that the run goes on without us.
+    control.leave();
     end.send_replace(true);
-    // Streams that never end are cut.
+    // What does not end by itself then is cut.
     let _ = tokio::time::timeout(LAST_ANSWERS, server).await;
     Ok(())
 }

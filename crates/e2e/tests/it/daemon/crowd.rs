@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_e2e::{Daemon, Instance, patience, until};
+use leasehold_e2e::{Daemon, Instance, Running, patience, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -101,6 +101,46 @@ fn p85_twenty_sandboxes_outlive_a_killed_daemon_and_keep_their_deadlines() {
     assert_eq!(other.row(&neighbour)["state"], "running");
     lonely.signal(Signal::INT);
     lonely.wait(SOON).status_is(130);
+}
+
+/// Whoever follows or waits is told that the run goes on, and the daemon does not wait for them to go.
+#[test]
+fn p85_a_drained_daemon_tells_its_followers_and_ends() {
+    let mut daemon = Daemon::start(&["--warm", "0", "--drain", "100ms"], &[]);
+    let body = script("echo first; while [ ! -e /workspace/go ]; do sleep 0.05; done; echo last");
+    let folder = daemon.instance().scratch("shared");
+    let ticket = daemon.offer(&folder, "read_write");
+    let headers = [("leasehold-directory", ticket.as_str())];
+    let run = daemon.post("/v1/runs?wait=none", &headers, &body).run();
+    let logs = format!("/v1/runs/{run}/logs/stdout");
+    until("its first line", SOON, || {
+        daemon.get(&logs).text.contains("first").then_some(())
+    });
+    let mut command = daemon.instance().command(["logs", "-f", &run]);
+    let follower = Running::start(&mut command, None);
+    follower.await_out("first", SOON);
+    daemon.signal(Signal::TERM);
+    let ended = daemon.await_end();
+    assert_eq!(ended.status, 0, "{}", ended.story());
+    let told = follower.wait(SOON);
+    assert_eq!(told.status, 125, "{}", told.story());
+    assert!(
+        told.err()
+            .contains("the daemon is leaving; the run goes on"),
+        "{}",
+        told.story()
+    );
+    assert!(
+        told.err().contains(&format!("`leasehold logs -f {run}`")),
+        "{}",
+        told.story()
+    );
+    daemon.instance().write(&folder.join("go"), "");
+    daemon.restart(&[]);
+    let rest = daemon.cli(["logs", "-f", &run]).status_is(0);
+    assert_eq!(rest.out(), "first\nlast\n");
+    assert_eq!(reason(&daemon.sealed(&run, SOON)), "completed");
+    assert_nothing_left(&daemon);
 }
 
 #[test]
