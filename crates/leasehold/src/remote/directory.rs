@@ -2,26 +2,33 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use leasehold_control::archive::{self, ARCHIVE_MAX, ENTRIES_MAX, Entry, Tree};
+use leasehold_core::digest::Digest;
 use leasehold_core::id::RunId;
 use leasehold_core::record::Artifact;
 use leasehold_core::spec::WorkspaceMode;
 use leasehold_protocol::socket::send_with_fds;
 use leasehold_protocol::supervisor::artifact_name;
+use leasehold_supervisor::collector::CollectBounds;
 use leasehold_supervisor::collector::export::MayExecute;
 use rustix::fs::{Mode, OFlags, open};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::Remote;
 use crate::fault::Fault;
 use crate::run::export::Destination;
+use crate::voice::clean;
+
+/// Bytes that are copied at once.
+const PIECE: usize = 64 << 10;
 
 /// What the daemon says to a directory.
 #[derive(Debug, Deserialize)]
@@ -128,7 +135,11 @@ fn gather(at: &Path, name: &str, tree: &mut Tree, bytes: &mut usize) -> Result<(
             let mut file = File::open(&path).map_err(|error| failed(&path, &error))?;
             let meta = file.metadata().map_err(|error| failed(&path, &error))?;
             let mut content = Vec::new();
-            file.read_to_end(&mut content)
+            // One more than fits, so that a file that grows is told too long and not read on for ever.
+            let room = ARCHIVE_MAX - *bytes + 1;
+            (&mut file)
+                .take(room as u64)
+                .read_to_end(&mut content)
                 .map_err(|error| failed(&path, &error))?;
             *bytes += content.len();
             if *bytes > ARCHIVE_MAX {
@@ -174,20 +185,58 @@ pub(crate) fn take_artifacts(
     let artifacts: Vec<Artifact> = serde_json::from_value(list["artifacts"].clone())
         .map_err(|error| Fault::host("the daemon gave no list of artifacts").because(&error))?;
     let staging = Staging::make(run)?;
+    bounded(&artifacts)?;
     for (at, artifact) in artifacts.iter().enumerate() {
-        if artifact.sha256.is_none() {
+        let Some(digest) = &artifact.sha256 else {
             continue;
-        }
-        let path = staging.0.join(artifact_name(at));
-        let copied = File::create_new(&path).and_then(|mut file| {
-            let reader = remote.open(&format!("/v1/runs/{run}/artifacts/{at}"), &[]);
-            let mut bytes = reader.map_err(|fault| std::io::Error::other(fault.chain()))?;
-            std::io::copy(&mut bytes, &mut file)
-        });
-        copied.map_err(|error| Fault::host("cannot read an artifact").because(&error))?;
+        };
+        let file = File::create_new(staging.0.join(artifact_name(at)))
+            .map_err(|error| Fault::host("cannot keep an artifact").because(&error))?;
+        let bytes = remote.open(&format!("/v1/runs/{run}/artifacts/{at}"), &[])?;
+        copy(bytes, file, artifact.bytes, digest).map_err(|error| {
+            Fault::host(format!("cannot take artifact {}", clean(&artifact.path))).because(&error)
+        })?;
     }
     destination.take_from(&staging.0, &artifacts)?.tell();
     Ok(())
+}
+
+/// Checks a list against what a worker collects at most, so that no daemon fills this host.
+fn bounded(artifacts: &[Artifact]) -> Result<(), Fault> {
+    let bounds = CollectBounds::default();
+    let files = artifacts.iter().filter(|file| file.sha256.is_some());
+    let (count, bytes) = files.fold((0_u64, 0_u64), |(count, bytes), file| {
+        (count + 1, bytes.saturating_add(file.bytes))
+    });
+    if count > u64::from(bounds.files) || bytes > bounds.total_bytes {
+        return Err(Fault::host(format!(
+            "the daemon lists {count} artifacts with {bytes} bytes: at most {} with {} are taken",
+            bounds.files, bounds.total_bytes
+        )));
+    }
+    Ok(())
+}
+
+/// Copies exactly the bytes that the list tells of.
+fn copy(from: impl Read, mut to: impl Write, bytes: u64, digest: &str) -> io::Result<()> {
+    let mut from = from.take(bytes.saturating_add(1));
+    let mut hasher = Sha256::new();
+    let mut piece = vec![0; PIECE];
+    let mut copied = 0;
+    loop {
+        let got = from.read(&mut piece)?;
+        if got == 0 {
+            break;
+        }
+        copied += got as u64;
+        hasher.update(&piece[..got]);
+        to.write_all(&piece[..got])?;
+    }
+    let found = Digest::from_bytes(hasher.finalize().into());
+    match copied == bytes && found.hex() == digest {
+        true => Ok(()),
+        false => Err(io::Error::other("its bytes are not those of the list")),
+    }
 }
 
 /// A directory of our own, gone with us.
@@ -215,6 +264,30 @@ impl Drop for Staging {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_daemon_fills_this_host_with_artifacts() {
+        let file = |bytes| Artifact {
+            path: "a".to_owned(),
+            bytes,
+            sha256: Some(Digest::of(b"abc").hex()),
+            skipped: None,
+            may_execute_on_host: false,
+        };
+        assert!(bounded(&[file(1 << 20), file(1 << 20)]).is_ok());
+        assert!(bounded(&[file(u64::MAX), file(u64::MAX)]).is_err());
+        assert!(bounded(&vec![file(0); 5_000]).is_err());
+        // What comes is what was listed: no byte more, none less, no other.
+        let digest = Digest::of(b"abc").hex();
+        let taken = |from: &mut dyn Read| {
+            let mut to = Vec::new();
+            let copied = copy(from, &mut to, 3, &digest);
+            (copied.is_ok(), to.len())
+        };
+        assert_eq!(taken(&mut &b"abc"[..]), (true, 3));
+        assert_eq!(taken(&mut io::repeat(b'x')), (false, 4));
+        assert!(!taken(&mut &b"ab"[..]).0 && !taken(&mut &b"abd"[..]).0);
+    }
 
     #[test]
     fn a_tree_is_gathered_and_a_link_is_refused() {

@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use crate::fault::Fault;
 
-/// Longest line of a stream in bytes; a frame carries far less.
+/// Longest line of a stream, and most data of one event, in bytes; a frame carries far less.
 const LINE_MAX: u64 = 4 << 20;
+/// Most lines of one event; each of ours has three.
+const LINES_MAX: u32 = 64;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -43,6 +45,7 @@ impl<R: Read> Frames<R> {
         let mut frame = Frame::default();
         let mut data = String::new();
         let mut line = Vec::new();
+        let mut lines = 0;
         loop {
             line.clear();
             let mut bounded = (&mut self.lines).take(LINE_MAX);
@@ -57,7 +60,8 @@ impl<R: Read> Frames<R> {
             let (field, value) = text.split_once(':').unwrap_or((text, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
             match (text.is_empty(), field) {
-                (true, _) if frame.event.is_empty() && data.is_empty() => {}
+                // A sign of life, with no event before it.
+                (true, _) if frame.event.is_empty() && data.is_empty() => lines = 0,
                 (true, _) => {
                     frame.data = serde_json::from_str(&data).map_err(|error| {
                         Fault::host("the stream has an event that is no JSON").because(&error)
@@ -68,6 +72,10 @@ impl<R: Read> Frames<R> {
                 (_, "event") => value.clone_into(&mut frame.event),
                 (_, "data") => data.push_str(value),
                 _ => {}
+            }
+            lines += 1;
+            if lines > LINES_MAX || data.len() as u64 > LINE_MAX {
+                return Err(Fault::host("the stream has an event that is too long"));
             }
         }
     }
@@ -90,5 +98,17 @@ mod tests {
         assert_eq!(frames.next().unwrap().unwrap().event, "done");
         assert_eq!(frames.next().unwrap(), None);
         assert!(Frames::new(&b"data: {\n\n"[..]).next().is_err());
+        // However many signs of life come, and an event that never ends.
+        let alive = format!("{}event: done\ndata: null\n\n", ": hello\n\n".repeat(1_000));
+        assert_eq!(
+            Frames::new(alive.as_bytes()).next().unwrap().unwrap().event,
+            "done"
+        );
+        let endless = std::io::repeat(b'x').take(1 << 40);
+        assert!(Frames::new(endless).next().is_err());
+        let lines = "data: x\n".repeat(1_000);
+        assert!(Frames::new(lines.as_bytes()).next().is_err());
+        let long = format!("data: {}\n", "x".repeat(1 << 20)).repeat(8);
+        assert!(Frames::new(long.as_bytes()).next().is_err());
     }
 }
