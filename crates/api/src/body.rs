@@ -1,10 +1,12 @@
 //! Bodies, paths and queries of requests, refused in our own words.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use leasehold_core::error::{ErrorKind, PublicError};
@@ -89,21 +91,60 @@ pub(crate) fn not_found() -> Refusal {
     PublicError::new(ErrorKind::NotFound, "there is no such thing here").into()
 }
 
+/// A query, and what each of its parameters may be.
+pub(crate) trait Parameters: DeserializeOwned {
+    /// Name and what is allowed.
+    const ALLOWED: &'static [(&'static str, &'static str)];
+}
+
 /// The query.
 pub(crate) struct Asked<T>(pub(crate) T);
 
+/// What is wrong with a query: parameter, value, what is allowed.
+fn mistake<T: Parameters>(query: &str) -> String {
+    let pairs = |query: &str| -> Option<Vec<(String, String)>> {
+        let uri = Uri::builder().path_and_query(format!("/?{query}")).build();
+        Some(Query::try_from_uri(&uri.ok()?).ok()?.0)
+    };
+    let mut seen = BTreeSet::new();
+    for part in query.split('&') {
+        let Some((name, value)) = pairs(part).and_then(|mut pairs| pairs.pop()) else {
+            continue;
+        };
+        let shown = |text: &str| text.chars().take(80).collect::<String>();
+        let Some((_, allowed)) = T::ALLOWED.iter().find(|(known, _)| *known == name) else {
+            let known: Vec<&str> = T::ALLOWED.iter().map(|(known, _)| *known).collect();
+            return format!(
+                "{:?}: unknown: known here are {}",
+                shown(&name),
+                known.join(", ")
+            );
+        };
+        let uri = Uri::builder().path_and_query(format!("/?{part}")).build();
+        let good = uri.is_ok_and(|uri| Query::<T>::try_from_uri(&uri).is_ok());
+        if !good {
+            return format!("{name}: {:?}: expected {allowed}", shown(&value));
+        }
+        if !seen.insert(name.clone()) {
+            return format!("{name}: it is there twice");
+        }
+    }
+    "it cannot be read".to_owned()
+}
+
 impl<T, S> FromRequestParts<S> for Asked<T>
 where
-    T: DeserializeOwned,
+    T: Parameters,
     S: Send + Sync,
 {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let query: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
-        query
-            .map(|Query(value)| Self(value))
-            .map_err(|error| invalid(format!("query: {}", error.body_text())))
+        query.map(|Query(value)| Self(value)).map_err(|_| {
+            let query = parts.uri.query().unwrap_or_default();
+            invalid(format!("query: {}", mistake::<T>(query)))
+        })
     }
 }
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Api;
-use crate::body::{Asked, At, not_found, whole};
+use crate::body::{Asked, At, Parameters, not_found, whole};
 use crate::caller::Caller;
 use crate::error::{ErrorBody, Refusal};
 
@@ -40,6 +40,10 @@ pub(crate) struct OffsetQuery {
     /// First byte; 0 if absent.
     #[serde(default)]
     offset: u64,
+}
+
+impl Parameters for OffsetQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[("offset", "a whole number from 0")];
 }
 
 /// What is read piece by piece.

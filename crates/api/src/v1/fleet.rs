@@ -10,7 +10,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Api;
-use crate::body::Asked;
+use crate::body::{Asked, Parameters};
 use crate::caller::Caller;
 use crate::error::{ErrorBody, Refusal};
 
@@ -64,6 +64,10 @@ pub(crate) struct LogQuery {
     /// First entry; 0 if absent.
     #[serde(default)]
     from: u64,
+}
+
+impl Parameters for LogQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[("from", "a whole number from 0")];
 }
 
 /// Some entries of a tenant's log.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Api;
-use crate::body::{Asked, JsonBody};
+use crate::body::{Asked, JsonBody, Parameters};
 use crate::caller::Caller;
 use crate::error::{ErrorBody, Refusal};
 
@@ -55,6 +55,13 @@ pub(crate) struct ScopeQuery {
     /// `platform`, `platform/tenant/T`, `tenant/T`, `tenant/T/project/P`, `tenant/T/principal/N` or
     /// `tenant/T/tool/X`.
     scope: Option<String>,
+}
+
+impl Parameters for ScopeQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[(
+        "scope",
+        "a scope such as platform/tenant/acme or tenant/acme",
+    )];
 }
 
 /// Lists the policies in force that the caller may see, or the one of a scope.
@@ -107,6 +114,11 @@ pub(crate) async fn publish(
 pub(crate) struct ExplainQuery {
     /// A tool's version; a bare command if absent.
     tool: Option<ToolRef>,
+}
+
+impl Parameters for ExplainQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] =
+        &[("tool", "NAME@VERSION such as text.wordcount@1.0.0")];
 }
 
 /// One value that holds for the caller.

@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::view::{INLINE_MAX, Inline, RunView};
 use crate::Api;
-use crate::body::{Asked, At, JsonBody};
+use crate::body::{Asked, At, JsonBody, Parameters};
 use crate::caller::Caller;
 use crate::error::{ErrorBody, Refusal, of_end};
 use crate::page;
@@ -53,6 +53,13 @@ pub(crate) struct StartQuery {
     wait: Wait,
     /// Longest wait in milliseconds, at most an hour; then the run is answered as it is, with 202.
     wait_ms: Option<u64>,
+}
+
+impl Parameters for StartQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[
+        ("wait", "none, outcome or cleanup"),
+        ("wait_ms", "milliseconds, a whole number from 0"),
+    ];
 }
 
 fn idempotency(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
@@ -212,6 +219,16 @@ pub(crate) struct ListQuery {
     limit: Option<u32>,
 }
 
+impl Parameters for ListQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[
+        ("project", "the name of a project"),
+        ("tool", "the name of a tool, without a version"),
+        ("state", "queued, running, ended or sealed"),
+        ("cursor", "`next` of the page before"),
+        ("limit", "a whole number from 1 to 500"),
+    ];
+}
+
 /// One page of runs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RunPage {
@@ -293,6 +310,10 @@ pub(crate) struct AuditQuery {
     /// First event; 0 if absent.
     #[serde(default)]
     from: u64,
+}
+
+impl Parameters for AuditQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[("from", "a whole number from 0")];
 }
 
 /// Some events of a run's chain.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Api;
-use crate::body::{Asked, At, JsonBody};
+use crate::body::{Asked, At, JsonBody, Parameters};
 use crate::caller::Caller;
 use crate::error::{ErrorBody, Refusal};
 
@@ -150,6 +150,10 @@ pub(crate) struct KeyList {
 pub(crate) struct KeyQuery {
     /// Another tenant than the caller's own. For operators.
     tenant: Option<Name>,
+}
+
+impl Parameters for KeyQuery {
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[("tenant", "the name of a tenant")];
 }
 
 /// Lists keys.

@@ -71,6 +71,56 @@ async fn p67_whatever_is_wrong_with_a_token_looks_the_same() {
 }
 
 #[tokio::test]
+async fn a_wrong_query_is_told_with_parameter_value_and_what_is_allowed() {
+    let rig = Rig::new().await;
+    for (path, told) in [
+        (
+            "/v1/runs?limit=many",
+            "query: limit: \"many\": expected a whole number from 1 to 500",
+        ),
+        (
+            "/v1/runs?state=done",
+            "query: state: \"done\": expected queued, running, ended or sealed",
+        ),
+        (
+            "/v1/runs?tool=A%20b",
+            "query: tool: \"A b\": expected the name of a tool, without a version",
+        ),
+        (
+            "/v1/runs?limit=1&limit=2",
+            "query: limit: it is there twice",
+        ),
+        (
+            "/v1/runs?limt=1",
+            "query: \"limt\": unknown: known here are project, tool, state, cursor, limit",
+        ),
+        (
+            "/v1/policies/effective?tool=x",
+            "query: tool: \"x\": expected NAME@VERSION",
+        ),
+        (
+            "/v1/log?from=-1",
+            "query: from: \"-1\": expected a whole number from 0",
+        ),
+    ] {
+        let answer = rig.call("GET", path, Some(&rig.operator), None).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+        assert!(
+            answer.text().contains(&told.replace('"', "\\\"")),
+            "{path}: {}",
+            answer.text()
+        );
+    }
+    let good = rig.call(
+        "GET",
+        "/v1/runs?limit=1&state=queued",
+        Some(&rig.operator),
+        None,
+    );
+    assert_eq!(good.await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn p67_a_revoked_and_an_expired_key_are_no_keys() {
     let rig = Rig::new().await;
     let (key, token) = rig.key("default", "admin").await;

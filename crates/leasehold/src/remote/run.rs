@@ -146,10 +146,11 @@ fn body(
         return Err(Fault::usage("`--tty` does not go through a daemon")
             .hint("add --alone to run it without the daemon"));
     }
-    if flags.boundary.trust.is_some() {
-        return Err(Fault::usage(
-            "`--trust` is for runs without a daemon: with one, policy says what is trusted",
-        )
+    if let Some(word) = flags.boundary.trust.as_deref() {
+        request::trust(Some(word))?;
+        return Err(Fault::usage(format!(
+            "`--trust {word}` is for runs without a daemon: with one, policy says what is trusted",
+        ))
         .hint("add --alone, or name the boundary with --isolation"));
     }
     if flags.warm.is_some() || flags.limits.allow_unenforced {

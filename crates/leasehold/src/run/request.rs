@@ -267,16 +267,7 @@ fn boundary(flags: &BoundaryFlags) -> Result<(), Fault> {
                 ))
             })?,
     };
-    let trust = match flags.trust.as_deref() {
-        None | Some("first-party" | "first_party") => TrustClass::FirstParty,
-        Some("verified") => TrustClass::Verified,
-        Some("untrusted") => TrustClass::Untrusted,
-        Some(other) => {
-            return Err(Fault::usage(format!(
-                "`--trust` is {other:?}: allowed are first-party, verified and untrusted"
-            )));
-        }
-    };
+    let trust = trust(flags.trust.as_deref())?;
     let wanted = effective(preference, Isolation::Process, trust);
     if wanted == Isolation::Process {
         return Ok(());
@@ -294,6 +285,21 @@ fn boundary(flags: &BoundaryFlags) -> Result<(), Fault> {
         wanted.word()
     ))
     .hint("isolation `process` is what there is; it fits only what you vouch for yourself"))
+}
+
+/// The class that `--trust` names.
+///
+/// # Errors
+/// When it names none.
+pub(crate) fn trust(word: Option<&str>) -> Result<TrustClass, Fault> {
+    match word {
+        None | Some("first-party" | "first_party") => Ok(TrustClass::FirstParty),
+        Some("verified") => Ok(TrustClass::Verified),
+        Some("untrusted") => Ok(TrustClass::Untrusted),
+        Some(other) => Err(Fault::usage(format!(
+            "`--trust` is {other:?}: allowed are first-party, verified and untrusted"
+        ))),
+    }
 }
 
 /// The directory and mode that `--workspace` names.

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold_core::document::{Fields, Mistakes, Report, parse_json};
 use leasehold_core::quantity::parse_duration;
-use serde::Deserialize;
 
 use crate::cli::daemon::ServeFlags;
 use crate::env;
@@ -19,6 +19,12 @@ use crate::fault::Fault;
 pub(crate) const PORT: u16 = 7431;
 /// Largest configuration file in bytes.
 const FILE_MAX: u64 = 1 << 20;
+/// Most runs at once that may be asked for.
+const RUNNING_MAX: u32 = 10_000;
+/// Most sandboxes kept parked.
+const WARM_MAX: u32 = 1_000;
+/// Longest drain.
+const DRAIN_MAX_MS: u64 = 86_400_000;
 
 /// The settled configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,14 +42,13 @@ pub(crate) struct Config {
 }
 
 /// The file as it is written.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct File {
     listen: Option<String>,
     plain_http: Option<bool>,
     running_max: Option<u32>,
     warm: Option<u32>,
-    drain: Option<String>,
+    drain: Option<Duration>,
 }
 
 impl Config {
@@ -68,25 +73,24 @@ impl Config {
             (None, None, Some(text)) => (text, "`listen` of the file"),
             (None, None, None) => (format!("127.0.0.1:{PORT}"), "default"),
         };
-        let drain = match (&flags.drain, &file.drain) {
+        let drain = match (&flags.drain, file.drain) {
             (Some(text), _) => duration(text, "`--drain`")?,
-            (None, Some(text)) => duration(text, "`drain` of the file")?,
-            (None, None) => Duration::from_secs(30),
+            (None, drain) => drain.unwrap_or(Duration::from_secs(30)),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let running_max = flags
             .running_max
             .or(file.running_max)
             .unwrap_or(u32::try_from(cores.saturating_mul(16)).unwrap_or(u32::MAX));
-        if !(1..=10_000).contains(&running_max) {
+        if !(1..=RUNNING_MAX).contains(&running_max) {
             return Err(Fault::usage(format!(
-                "`running_max` is {running_max}: allowed is 1 to 10000"
+                "`--running-max` is {running_max}: allowed is 1 to {RUNNING_MAX}"
             )));
         }
         let warm = flags.warm.or(file.warm).unwrap_or(2);
-        if warm > 1_000 {
+        if warm > WARM_MAX {
             return Err(Fault::usage(format!(
-                "`warm` is {warm}: allowed is 0 to 1000"
+                "`--warm` is {warm}: allowed is 0 to {WARM_MAX}"
             )));
         }
         Ok(Self {
@@ -119,7 +123,14 @@ fn address(text: &str, from: &str) -> Result<SocketAddr, Fault> {
 }
 
 fn duration(text: &str, from: &str) -> Result<Duration, Fault> {
-    parse_duration(text).map_err(|error| Fault::usage(format!("{from}: {error}")))
+    let wanted = "expected a time such as 30s or 5m, at most 24h";
+    parse_duration(text)
+        .ok()
+        .filter(|time| time.as_millis() <= u128::from(DRAIN_MAX_MS))
+        .ok_or_else(|| {
+            let shown: String = text.chars().take(64).collect();
+            Fault::usage(format!("{from} is {shown:?}: {wanted}"))
+        })
 }
 
 fn read(path: &Path) -> Result<File, Fault> {
@@ -134,15 +145,48 @@ fn read(path: &Path) -> Result<File, Fault> {
         )));
     }
     let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
-    toml::from_str(&text).map_err(|error| failed(&error))
+    File::parse(&text).map_err(|error| failed(&error))
+}
+
+impl File {
+    /// Reads it as every document is read: all mistakes at once, with field, value and what is allowed.
+    fn parse(text: &str) -> Result<Self, Mistakes> {
+        let tree: serde_json::Value = toml::from_str(text).map_err(|error| {
+            let before = error
+                .span()
+                .map_or("", |span| text.get(..span.start).unwrap_or(""));
+            let line = before.matches('\n').count() + 1;
+            Mistakes::one(
+                "",
+                u32::try_from(line).ok(),
+                format!("no valid TOML: {}", error.message()),
+            )
+        })?;
+        let node = parse_json(tree.to_string().as_bytes())?;
+        let report = Report::default();
+        let mut top = Fields::of(&node, &report);
+        let read = Self {
+            listen: top.get("listen").and_then(|field| field.text(256)),
+            plain_http: top.get("plain_http").and_then(|field| field.bool()),
+            running_max: top
+                .get("running_max")
+                .and_then(|field| field.count(1, RUNNING_MAX)),
+            warm: top.get("warm").and_then(|field| field.count(0, WARM_MAX)),
+            drain: top
+                .get("drain")
+                .and_then(|field| field.millis(0, DRAIN_MAX_MS).map(Duration::from_millis)),
+        };
+        top.close();
+        report.finish(Some(read))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn file(text: &str) -> Result<File, toml::de::Error> {
-        toml::from_str(text)
+    fn file(text: &str) -> Result<File, Mistakes> {
+        File::parse(text)
     }
 
     #[test]
@@ -162,12 +206,32 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        assert!(
-            file("lissten = \"x\"")
-                .unwrap_err()
-                .to_string()
-                .contains("lissten")
-        );
+        for (text, told) in [
+            (
+                "lissten = \"x\"",
+                "lissten: unknown field: known here are listen,",
+            ),
+            (
+                "running_max = \"many\"",
+                "running_max: \"many\": expected a whole number from 1 to 10000",
+            ),
+            (
+                "running_max = 0",
+                "running_max: 0: expected a whole number from 1 to 10000",
+            ),
+            (
+                "warm = -1",
+                "warm: -1: expected a whole number from 0 to 1000",
+            ),
+            ("plain_http = 1", "plain_http: 1: expected true or false"),
+            ("drain = \"soon\"", "drain: \"soon\": expected a duration"),
+            ("warm = 1\nlisten = ", "line 2: no valid TOML"),
+        ] {
+            let error = file(text).unwrap_err().to_string();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+        let two = file("warm = -1\nlisten = 3").unwrap_err();
+        assert_eq!(two.0.len(), 2, "{two}");
         let flags = ServeFlags {
             listen: Some("localhost".into()),
             ..ServeFlags::default()
