@@ -14,7 +14,7 @@ use rustix::fs::FlockOperation;
 use super::error::OpenError;
 
 /// Each migration, in order: name and text.
-const MIGRATIONS: [(&str, &str); 2] = [
+const MIGRATIONS: [(&str, &str); 3] = [
     (
         "0001-planes",
         include_str!("../../migrations/0001-planes.sql"),
@@ -22,6 +22,10 @@ const MIGRATIONS: [(&str, &str); 2] = [
     (
         "0002-objects",
         include_str!("../../migrations/0002-objects.sql"),
+    ),
+    (
+        "0003-fewer-pages",
+        include_str!("../../migrations/0003-fewer-pages.sql"),
     ),
 ];
 
@@ -33,6 +37,9 @@ const BUSY: Duration = Duration::from_secs(5);
 
 /// Prepared statements kept by each connection.
 const STATEMENTS: usize = 128;
+
+/// Most memory that the connection that writes keeps pages in.
+const CACHE_KIB: i64 = 8_192;
 
 /// Where a store's files are.
 #[derive(Debug, Clone)]
@@ -96,6 +103,9 @@ pub(super) fn writer(path: &Path) -> Result<Connection, OpenError> {
     // Checkpoints are taken in idle moments, not by whoever happens to commit.
     conn.pragma_update(None, "wal_autocheckpoint", 0)
         .and_then(|()| conn.pragma_update(None, "journal_size_limit", 64 << 20))
+        // What undoes a part of a transaction needs no file, and what is written again and again no read.
+        .and_then(|()| conn.pragma_update(None, "temp_store", "memory"))
+        .and_then(|()| conn.pragma_update(None, "cache_size", -CACHE_KIB))
         .map_err(|error| told(path, error))?;
     Ok(conn)
 }

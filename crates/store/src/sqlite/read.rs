@@ -5,6 +5,7 @@ use leasehold_core::event::{Event, TenantEntry};
 use leasehold_core::id::{KeyId, RunId};
 use leasehold_core::lease::Lease;
 use leasehold_core::name::{Name, ToolRef};
+use leasehold_core::outcome::RunState;
 use leasehold_core::record::Observed;
 use leasehold_core::tenant::Tenant;
 use rusqlite::types::Value;
@@ -81,8 +82,14 @@ pub(super) fn runs(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunRow>>
             given.push(wanted.as_str().to_owned().into());
         }
     }
+    let mut table = "runs";
     if !filter.states.is_empty() {
-        // Words of a closed enum, written out so that the index of runs that are not over can be used.
+        if !filter.states.contains(&RunState::Sealed) {
+            // There are few of them, however many runs are kept.
+            table = "runs INDEXED BY runs_not_sealed";
+            terms.push("sealed_ms IS NULL".to_owned());
+        }
+        // Words of a closed enum.
         let words: Vec<String> = filter
             .states
             .iter()
@@ -97,7 +104,7 @@ pub(super) fn runs(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunRow>>
     }
     given.push(i64::from(filter.limit.min(PAGE_MAX)).into());
     let text = format!(
-        "SELECT {} FROM runs WHERE {} ORDER BY accepted_ms DESC, run DESC LIMIT ?",
+        "SELECT {} FROM {table} WHERE {} ORDER BY accepted_ms DESC, run DESC LIMIT ?",
         rows::RUN,
         terms.join(" AND ")
     );
@@ -130,7 +137,8 @@ pub(super) fn unsealed(
     limit: u32,
 ) -> Result<Vec<RunRow>> {
     let text = format!(
-        "SELECT {} FROM runs WHERE state <> 'sealed' AND (accepted_ms, run) > (?, ?) ORDER BY accepted_ms, run LIMIT ?",
+        "SELECT {} FROM runs INDEXED BY runs_not_sealed WHERE sealed_ms IS NULL AND (accepted_ms, run) > (?, ?) \
+         ORDER BY accepted_ms, run LIMIT ?",
         rows::RUN
     );
     let (at, run) = match after {
@@ -182,15 +190,20 @@ pub(super) fn events(conn: &Connection, run: &RunId, from: u64) -> Result<Vec<Ev
     .ok_or(StoreError::NotFound("run"))?;
     all(
         conn,
-        "SELECT event FROM events WHERE run = ? AND seq >= ? ORDER BY seq LIMIT ?",
-        params![id, int(from), PAGE_MAX],
+        "SELECT event FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+        params![
+            rows::event_id(id, from.min(rows::EVENTS_MAX)),
+            rows::event_id(id, rows::EVENTS_MAX),
+            PAGE_MAX
+        ],
         |row| rows::json(row, 0),
     )
 }
 
 pub(super) fn open_leases(conn: &Connection) -> Result<Vec<Lease>> {
     let text = format!(
-        "SELECT {} FROM leases l JOIN runs r ON r.id = l.run WHERE l.state <> 'closed' ORDER BY l.lease",
+        "SELECT {} FROM runs r INDEXED BY runs_not_sealed CROSS JOIN leases l ON l.run = r.id \
+         WHERE r.sealed_ms IS NULL AND l.state <> 'closed' ORDER BY l.lease",
         rows::LEASE
     );
     all(conn, &text, [], rows::lease)

@@ -21,6 +21,14 @@ pub(super) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
+/// Most events of one run.
+pub(super) const EVENTS_MAX: u64 = 1 << 20;
+
+/// The id of an event of a run, from its place in the chain.
+pub(super) fn event_id(run: i64, seq: u64) -> i64 {
+    run.saturating_mul(int(EVENTS_MAX)).saturating_add(int(seq))
+}
+
 /// Reads a count or time.
 pub(super) fn count(row: &Row<'_>, column: usize) -> Result<u64> {
     let value: i64 = row.get(column)?;

@@ -1,8 +1,8 @@
 //! The one writer: a thread that commits many callers' transactions together.
 //!
 //! While one commit waits for the disk, further jobs gather; then all of them are run in one transaction of
-//! the engine, each in a savepoint of its own, so that one that is refused does not undo the others, and are
-//! answered after the commit. Jobs of class [`Class::Appended`] are committed first and without waiting
+//! the engine and are answered after the commit. One that is refused does not undo the others: it wrote nothing
+//! before it was refused, or all are run again, each in a savepoint of its own. Jobs of class [`Class::Appended`] are committed first and without waiting
 //! for the disk; a later durable commit syncs the same file and thereby them. Jobs of one class
 //! keep the order they were handed in; between the classes none is promised.
 //!
@@ -31,8 +31,12 @@ use crate::seam::{Commits, StoreError};
 const QUEUE_MAX: usize = 1_024;
 /// Most jobs of one commit.
 const BATCH_MAX: usize = 256;
-/// How long nothing must come before a checkpoint is taken.
+/// How long nothing must come before a checkpoint is taken that is worth it.
 const IDLE: Duration = Duration::from_millis(200);
+/// Jobs that make it worth it: what they wrote more than once is moved once.
+const WORTH_JOBS: usize = 128;
+/// How long nothing must come before any is taken.
+const LONG_IDLE: Duration = Duration::from_secs(5);
 /// Jobs after which a checkpoint is taken although there is no idle moment.
 const BUSY_JOBS: usize = 4_096;
 
@@ -266,10 +270,10 @@ impl Drop for Desk {
 impl Desk {
     fn serve(&mut self, rings: &Receiver<()>) {
         loop {
-            let rung = if self.since_checkpoint == 0 {
-                rings.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                rings.recv_timeout(IDLE)
+            let rung = match self.since_checkpoint {
+                0 => rings.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                1..WORTH_JOBS => rings.recv_timeout(LONG_IDLE),
+                _ => rings.recv_timeout(IDLE),
             };
             // Whoever rang has put its job into the tray before.
             rings.try_iter().for_each(drop);
@@ -347,17 +351,10 @@ impl Desk {
         self.settle(class)?;
         self.faults(Point::Begin, jobs)?;
         cached(&self.conn, "BEGIN IMMEDIATE")?;
-        for job in jobs.iter_mut() {
-            cached(&self.conn, "SAVEPOINT job")?;
-            job.run(&self.conn);
-            if self.conn.is_autocommit() || matches!(job.refusal(), Some(StoreError::Unwritable(_)))
-            {
-                return Err(full_or_lost(job.refusal()));
-            }
-            if job.refusal().is_some() {
-                cached(&self.conn, "ROLLBACK TO job")?;
-            }
-            cached(&self.conn, "RELEASE job")?;
+        if !self.all(jobs)? {
+            cached(&self.conn, "ROLLBACK")?;
+            cached(&self.conn, "BEGIN IMMEDIATE")?;
+            self.each(jobs)?;
         }
         self.faults(Point::Written, jobs)?;
         cached(&self.conn, "COMMIT")?;
@@ -368,6 +365,40 @@ impl Desk {
         }
         self.faults(Point::Committed, jobs)
             .or_else(|_| Ok::<(), rusqlite::Error>(()))
+    }
+
+    /// Runs the jobs. `false` when one was refused that had written something, so that all must be undone.
+    fn all(&self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<bool> {
+        for job in jobs {
+            let before = self.conn.total_changes();
+            self.run(job)?;
+            if job.refusal().is_some() && self.conn.total_changes() != before {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs the jobs, each so that it can be undone alone.
+    fn each(&self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+        for job in jobs {
+            cached(&self.conn, "SAVEPOINT job")?;
+            self.run(job)?;
+            if job.refusal().is_some() {
+                cached(&self.conn, "ROLLBACK TO job")?;
+            }
+            cached(&self.conn, "RELEASE job")?;
+        }
+        Ok(())
+    }
+
+    /// Runs one. An error means that the transaction is over, or that there is no room.
+    fn run(&self, job: &mut Box<dyn Job>) -> rusqlite::Result<()> {
+        job.run(&self.conn);
+        if self.conn.is_autocommit() || matches!(job.refusal(), Some(StoreError::Unwritable(_))) {
+            return Err(full_or_lost(job.refusal()));
+        }
+        Ok(())
     }
 
     /// Sets how far a commit goes, and after a failure of the disk first moves all that was written into the

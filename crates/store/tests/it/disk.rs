@@ -190,7 +190,7 @@ fn a_newer_format_is_refused_with_both_numbers() {
         Ok(_) => panic!("it was opened"),
     };
     assert!(
-        text.contains("format 99") && text.contains("up to 2"),
+        text.contains("format 99") && text.contains("up to 3"),
         "{text}"
     );
 }
@@ -210,7 +210,7 @@ async fn damage_is_told_and_never_read_as_something_else() {
         "an event was changed in spite of its trigger"
     );
     conn.execute_batch(
-        "DROP TRIGGER events_stay; UPDATE events SET event = x'7b7d' WHERE seq = 1;",
+        "DROP TRIGGER events_stay; UPDATE events SET event = x'7b7d' WHERE id % 1048576 = 1;",
     )
     .unwrap();
     drop(conn);
@@ -236,4 +236,90 @@ fn its_files_are_its_owners_alone() {
         let path = entry.unwrap().path();
         assert_eq!(mode(&path) & 0o077, 0, "{}", path.display());
     }
+}
+
+/// The rows of a store of today, as the format before the last one held them.
+fn as_format_2(today: &Path, before: &Path) {
+    let conn = rusqlite::Connection::open(before).unwrap();
+    conn.execute_batch(include_str!("../../migrations/0001-planes.sql"))
+        .unwrap();
+    conn.execute_batch(include_str!("../../migrations/0002-objects.sql"))
+        .unwrap();
+    let id: i64 = {
+        let today = rusqlite::Connection::open(today).unwrap();
+        today
+            .pragma_query_value(None, "application_id", |row| row.get(0))
+            .unwrap()
+    };
+    conn.pragma_update(None, "application_id", id).unwrap();
+    conn.pragma_update(None, "user_version", 2).unwrap();
+    conn.execute("ATTACH ? AS today", [today.to_str().unwrap()])
+        .unwrap();
+    for table in [
+        "tenants",
+        "log",
+        "runs",
+        "contracts",
+        "sealed_requests",
+        "leases",
+        "seals",
+    ] {
+        conn.execute(
+            &format!("INSERT INTO {table} SELECT * FROM today.{table}"),
+            [],
+        )
+        .unwrap();
+    }
+    conn.execute(
+        "INSERT INTO events (run, seq, event) SELECT id >> 20, id & 1048575, event FROM today.events",
+        [],
+    )
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_database_of_before_is_brought_along() {
+    let scratch = Scratch::new();
+    let (today, before) = (scratch.path().join("today"), scratch.path().join("before"));
+    let world = World::new(open(&today));
+    let tenant = world.tenant("acme").await.unwrap();
+    let lives = [
+        world.leased(&tenant).await.unwrap(),
+        world.admit(&tenant).await.unwrap(),
+    ];
+    let done = world.leased(&tenant).await.unwrap();
+    let done = world.finish(done).await.unwrap();
+    let told = async |store: Arc<dyn Store>| {
+        let mut told = format!("{:?}", store.unsealed(None, 10).await.unwrap());
+        for run in [&lives[0].run, &lives[1].run, &done.run] {
+            let events = store.events(run.clone(), 0).await.unwrap();
+            assert!(!events.is_empty());
+            told += &format!("{events:?} {:?}", store.statement(run.clone()).await);
+        }
+        told += &format!("{:?}", store.open_leases().await.unwrap());
+        told + &format!(
+            "{:?}",
+            store
+                .runs(RunFilter {
+                    limit: 9,
+                    ..RunFilter::default()
+                })
+                .await
+        )
+    };
+    drop(world);
+    let wanted = told(open(&today)).await;
+    std::fs::create_dir(&before).unwrap();
+    as_format_2(&today.join("store.db"), &before.join("store.db"));
+    assert_eq!(told(open(&before)).await, wanted);
+    // It goes on from there.
+    let world = World::new(open(&before));
+    world.finish(lives[0].clone()).await.unwrap();
+    let pruned = world.store.prune(u64::MAX, 10).await.unwrap();
+    assert_eq!(pruned, 2);
+    let conn = rusqlite::Connection::open(before.join("store.db")).unwrap();
+    let left: i64 = conn
+        .query_row("SELECT count(*) FROM events", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(left, 1, "events outlived their runs");
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use leasehold_core::event::TenantFact;
 use leasehold_core::name::Name;
+use leasehold_core::outcome::RunState;
 use leasehold_core::tenant::Tenant;
-use leasehold_store::conformance::{self, Report};
-use leasehold_store::seam::{Change, Store};
+use leasehold_store::conformance::{self, Report, World};
+use leasehold_store::seam::{Admitted, Change, Store, StoreError};
 use leasehold_store::sqlite::{OpenError, Options, SqliteStore};
 
 use crate::scratch::Scratch;
@@ -79,5 +80,41 @@ async fn what_one_task_hands_in_together_is_one_commit() {
         let after = store.commits();
         assert_eq!(after.writes - before.writes, 2);
         assert_eq!(after.commits - before.commits, 1, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_refused_after_it_wrote_undoes_itself_alone() {
+    let scratch = Scratch::new();
+    let store = SqliteStore::open(Options::new(scratch.path())).unwrap();
+    let store: Arc<dyn Store> = Arc::new(store);
+    let world = World::new(Arc::clone(&store));
+    let tenant = world.tenant("acme").await.unwrap();
+    let mut life = world.leased(&tenant).await.unwrap();
+    let before = store.run(None, life.run.clone()).await.unwrap();
+    // The outcome is written before it shows that the events do not tell of it.
+    let (outcome, mut events) = life.ending().unwrap();
+    events.pop();
+    events.push(life.step().unwrap());
+    let (first, _) = world.admission(&tenant, 10, None).unwrap();
+    let (last, _) = world.admission(&tenant, 10, None).unwrap();
+    let runs = [first.run.clone(), last.run.clone()];
+    let commits = store.commits().commits;
+    let (first, refused, last) = tokio::join!(
+        biased;
+        store.admit(first),
+        store.conclude(life.run.clone(), life.epoch, outcome, events),
+        store.admit(last),
+    );
+    assert!(matches!(refused, Err(StoreError::Fork)), "{refused:?}");
+    assert_eq!(
+        (first.unwrap(), last.unwrap()),
+        (Admitted::New, Admitted::New)
+    );
+    assert_eq!(store.commits().commits - commits, 1);
+    assert_eq!(store.run(None, life.run.clone()).await.unwrap(), before);
+    assert_eq!(store.events(life.run, 0).await.unwrap().len(), 2);
+    for run in runs {
+        assert_eq!(store.run(None, run).await.unwrap().state, RunState::Queued);
     }
 }

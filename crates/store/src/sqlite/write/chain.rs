@@ -8,7 +8,7 @@ use leasehold_core::name::Name;
 use leasehold_core::outcome::RunState;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::rows::{self, int};
+use super::super::rows::{self, EVENTS_MAX, event_id, int};
 use super::Result;
 use crate::seam::StoreError;
 
@@ -45,9 +45,15 @@ impl Written {
         }
     }
 
-    pub(super) fn insert(&self, conn: &Connection, id: i64) -> Result<()> {
-        conn.prepare_cached("INSERT INTO events (run, seq, event) VALUES (?, ?, ?)")?
-            .execute(params![id, int(self.event.seq), self.bytes])?;
+    pub(super) fn insert(&self, conn: &Connection, run: i64) -> Result<()> {
+        if self.event.seq >= EVENTS_MAX {
+            return Err(StoreError::Quota {
+                what: "events of a run",
+                most: EVENTS_MAX,
+            });
+        }
+        conn.prepare_cached("INSERT INTO events (id, event) VALUES (?, ?)")?
+            .execute(params![event_id(run, self.event.seq), self.bytes])?;
         Ok(())
     }
 }
