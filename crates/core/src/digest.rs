@@ -7,8 +7,9 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+
+use crate::canonical::Writer;
 
 /// Deepest nesting of a value that is hashed.
 pub const DEPTH_MAX: usize = 64;
@@ -84,10 +85,21 @@ impl Digest {
         &self.0
     }
 
+    /// Gives the whole text away, written in one piece.
+    fn written<T>(&self, take: impl FnOnce(&str) -> T) -> T {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = *b"sha256:0000000000000000000000000000000000000000000000000000000000000000";
+        for (pair, byte) in text[7..].chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        take(str::from_utf8(&text).unwrap_or_default())
+    }
+
     /// The 64 hexadecimal digits without the prefix.
     #[must_use]
     pub fn hex(&self) -> String {
-        self.to_string().split_off("sha256:".len())
+        self.written(|text| text["sha256:".len()..].to_owned())
     }
 }
 
@@ -104,73 +116,26 @@ fn digit(byte: u8) -> Option<u8> {
 /// # Errors
 /// When the value has a number that is not whole, or is nested deeper than [`DEPTH_MAX`].
 pub fn canonical<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonicalError> {
-    let value =
-        serde_json::to_value(value).map_err(|error| CanonicalError::Value(error.to_string()))?;
     let mut out = Vec::with_capacity(512);
-    write(&value, &mut out, 0)?;
+    value.serialize(Writer::new(&mut out))?;
     Ok(out)
-}
-
-fn write(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), CanonicalError> {
-    if depth > DEPTH_MAX {
-        return Err(CanonicalError::Depth);
-    }
-    match value {
-        Value::Null | Value::Bool(_) | Value::String(_) => scalar(value, out),
-        Value::Number(number) if number.is_i64() || number.is_u64() => scalar(value, out),
-        Value::Number(number) => Err(CanonicalError::Number(number.to_string())),
-        Value::Array(items) => {
-            out.push(b'[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                write(item, out, depth + 1)?;
-            }
-            out.push(b']');
-            Ok(())
-        }
-        Value::Object(fields) => {
-            let mut sorted: Vec<(&String, &Value)> = fields.iter().collect();
-            sorted.sort_by_key(|(name, _)| *name);
-            out.push(b'{');
-            for (at, (name, field)) in sorted.into_iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                scalar(&Value::String(name.clone()), out)?;
-                out.push(b':');
-                write(field, out, depth + 1)?;
-            }
-            out.push(b'}');
-            Ok(())
-        }
-    }
-}
-
-fn scalar(value: &Value, out: &mut Vec<u8>) -> Result<(), CanonicalError> {
-    serde_json::to_writer(out, value).map_err(|error| CanonicalError::Value(error.to_string()))
 }
 
 impl fmt::Display for Digest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("sha256:")?;
-        for byte in self.0 {
-            write!(out, "{byte:02x}")?;
-        }
-        Ok(())
+        self.written(|text| out.write_str(text))
     }
 }
 
 impl fmt::Debug for Digest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{self}")
+        fmt::Display::fmt(self, out)
     }
 }
 
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        out.collect_str(self)
+        self.written(|text| out.serialize_str(text))
     }
 }
 
@@ -183,7 +148,7 @@ impl<'de> Deserialize<'de> for Digest {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

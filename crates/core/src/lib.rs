@@ -4,6 +4,7 @@
 //! value or a pure function, so every rule can be tested as a table. Start with [`sandbox::state`]
 //! for the lifecycle, [`end`] for how a run ends, and [`limits`] for what bounds it.
 
+mod canonical;
 pub mod contract;
 pub mod digest;
 pub mod document;

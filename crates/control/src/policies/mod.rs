@@ -2,6 +2,8 @@
 
 mod check;
 
+use std::sync::OnceLock;
+
 use leasehold_core::digest::{Digest, canonical};
 use leasehold_core::document::Mistakes;
 use leasehold_core::error::{ErrorKind, PublicError};
@@ -35,11 +37,21 @@ pub fn built_in_text(scope: &Scope) -> Option<&'static str> {
 }
 
 fn built_in(scope: &Scope) -> Result<Option<Level>, PublicError> {
+    // Each is read once.
+    static READ: [OnceLock<Result<Level, PublicError>>; 2] = [const { OnceLock::new() }; 2];
     let Some(text) = built_in_text(scope) else {
         return Ok(None);
     };
-    let document = check(scope, text.as_bytes()).map_err(|error| unreadable(scope, 0, &error))?;
-    level(scope.clone(), 0, document).map(Some)
+    let read = || {
+        let document = check(scope, text.as_bytes());
+        level(
+            scope.clone(),
+            0,
+            document.map_err(|error| unreadable(scope, 0, &error))?,
+        )
+    };
+    let place = usize::from(*scope != Scope::Platform);
+    READ[place].get_or_init(read).clone().map(Some)
 }
 
 fn level(scope: Scope, version: u64, document: Document) -> Result<Level, PublicError> {

@@ -5,6 +5,7 @@
 //! One process has a store at a time: a lock beside the database says so.
 
 mod error;
+mod memo;
 mod open;
 mod read;
 mod readers;
@@ -14,6 +15,7 @@ mod write;
 mod writer;
 
 use std::fs::File;
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 
 use leasehold_core::digest::{Digest, canonical};
@@ -33,6 +35,7 @@ use crate::seam::{
     Admission, Admitted, Change, Commits, Doing, KeyRow, PolicyRow, RunFilter, RunRow, Sealing,
     SignedHead, Store, StoreError, ToolRow, UploadBounds, UploadRow, WorkerRow,
 };
+use memo::{Memo, Pick, Remembered};
 use readers::Readers;
 use reserve::Reserve;
 use write::chain::Written;
@@ -66,6 +69,7 @@ impl Options {
 pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
+    memo: Memo,
     faults: Option<Faults>,
     // Released last, when nothing of ours writes any more.
     _lock: File,
@@ -92,6 +96,7 @@ impl SqliteStore {
         Ok(Self {
             writer,
             readers: Readers::new(paths.database),
+            memo: Memo::default(),
             faults,
             _lock: lock,
         })
@@ -137,6 +142,26 @@ impl SqliteStore {
         match self.is_away() {
             Some(error) => Box::pin(std::future::ready(Err(error))),
             None => Box::pin(self.readers.look_up(work)),
+        }
+    }
+
+    /// A row that only [`Store::change`] changes.
+    fn remembered<K, V, F>(&self, pick: Pick<K, V>, key: K, work: F) -> Doing<'_, V>
+    where
+        K: Hash + Eq + Send + 'static,
+        V: Remembered,
+        F: FnOnce(&rusqlite::Connection) -> Result<V, StoreError> + Send + 'static,
+    {
+        if let Some(error) = self.is_away() {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        match self.memo.get(pick, &key) {
+            Ok(row) => Box::pin(std::future::ready(Ok(row))),
+            Err(era) => Box::pin(async move {
+                let row = self.readers.look_up(work).await?;
+                self.memo.put(pick, key, row.clone(), era);
+                Ok(row)
+            }),
         }
     }
 
@@ -231,8 +256,7 @@ impl Store for SqliteStore {
             let text = String::from_utf8(canonical(&outcome)?)
                 .map_err(|error| error::damaged("an outcome", error))?;
             let work = move |conn: &rusqlite::Connection, events: &[Written]| {
-                write::runs::conclude(conn, &run, epoch, &text, events)?;
-                write::objects::name_results(conn, &run, &outcome)
+                write::runs::conclude(conn, &run, epoch, (&outcome, &text), events)
             };
             self.write_events(ends("conclude"), events, work).await
         })
@@ -306,7 +330,10 @@ impl Store for SqliteStore {
             ends: only_ends,
             ..begins("change")
         };
+        let changing = self.memo.change();
         self.write(op, move |conn| {
+            // Its end is that of this write: after the commit, before the answer.
+            let _ = &changing;
             write::change::apply(conn, &tenant, by.as_ref(), at_unix_ms, &changes)
         })
     }
@@ -334,7 +361,9 @@ impl Store for SqliteStore {
     }
 
     fn tenant(&self, tenant: Name) -> Doing<'_, Tenant> {
-        self.look_up(move |conn| read::tenant(conn, &tenant))
+        let name = tenant.clone();
+        let read = move |conn: &rusqlite::Connection| read::tenant(conn, &name);
+        self.remembered(|kept| &mut kept.tenants, tenant, read)
     }
 
     fn tenants(&self) -> Doing<'_, Vec<Tenant>> {
@@ -342,7 +371,9 @@ impl Store for SqliteStore {
     }
 
     fn key(&self, key: KeyId) -> Doing<'_, KeyRow> {
-        self.look_up(move |conn| read::key(conn, &key))
+        let id = key.clone();
+        let read = move |conn: &rusqlite::Connection| read::key(conn, &id);
+        self.remembered(|kept| &mut kept.keys, key, read)
     }
 
     fn keys(&self, tenant: Name) -> Doing<'_, Vec<KeyRow>> {
@@ -358,7 +389,9 @@ impl Store for SqliteStore {
     }
 
     fn policy(&self, scope: String) -> Doing<'_, Option<PolicyRow>> {
-        self.look_up(move |conn| read::policy(conn, &scope))
+        let at = scope.clone();
+        let read = move |conn: &rusqlite::Connection| read::policy(conn, &at);
+        self.remembered(|kept| &mut kept.policies, scope, read)
     }
 
     fn policy_version(&self, scope: String, version: u64) -> Doing<'_, PolicyRow> {

@@ -109,13 +109,21 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, StoreError> + Send> Job for Typ
     }
 
     fn answer(self: Box<Self>, lost: Option<StoreError>) {
-        let result = match (lost, self.result) {
+        let Self {
+            work,
+            result,
+            reply,
+            ..
+        } = *self;
+        // What it holds is let go of before anybody hears of its end.
+        drop(work);
+        let result = match (lost, result) {
             (Some(error), _) => Err(error),
             (None, Some(result)) => result,
             (None, None) => Err(StoreError::Engine(Internal::new("a job was not run"))),
         };
         // A caller that went away needs no answer.
-        let _ = self.reply.send(result);
+        let _ = reply.send(result);
     }
 }
 

@@ -1,14 +1,12 @@
 //! Which objects are named: by runs that begin with them or left them, by uploads, by the packages of tools.
 
 use leasehold_core::digest::Digest;
-use leasehold_core::id::RunId;
 use leasehold_core::name::Name;
 use leasehold_core::outcome::Outcome;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::rows::{self, int};
 use super::Result;
-use super::chain::Live;
 use crate::seam::{PAGE_MAX, StoreError, UploadBounds, UploadRow};
 
 const NAME: &str = "INSERT INTO names (digest, run, kind, until_ms) VALUES (?, ?, ?, ?) \
@@ -107,12 +105,7 @@ pub(super) fn name_content(
 }
 
 /// A run that ended names what it left, each for its time, and what it began with no more.
-pub(in crate::sqlite) fn name_results(
-    conn: &Connection,
-    run: &RunId,
-    outcome: &Outcome,
-) -> Result<()> {
-    let id = Live::read(conn, run)?.id;
+pub(super) fn name_results(conn: &Connection, id: i64, outcome: &Outcome) -> Result<()> {
     conn.prepare_cached("DELETE FROM names WHERE run = ? AND kind = 'content'")?
         .execute([id])?;
     let streams = [outcome.stdout, outcome.stderr].into_iter().flatten();

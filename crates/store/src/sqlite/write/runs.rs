@@ -4,15 +4,26 @@ use leasehold_core::digest::Digest;
 use leasehold_core::event::{RunFact, TenantFact};
 use leasehold_core::id::{LeaseId, RunId};
 use leasehold_core::lease::{Epoch, Lease, LeaseState};
-use leasehold_core::outcome::RunState;
+use leasehold_core::outcome::{Outcome, RunState};
 use leasehold_core::tenant::Tenant;
 use rusqlite::{Connection, OptionalExtension, params};
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::super::{read, rows, rows::int};
 use super::Result;
 use super::chain::{Live, Written};
 use super::{log, objects};
 use crate::seam::{Admission, Admitted, Idempotency, Sealing, StoreError};
+
+/// What the store reads of a contract.
+#[derive(Debug, Default, Deserialize)]
+struct Terms {
+    #[serde(default)]
+    retention: Value,
+    #[serde(default)]
+    workspace: Value,
+}
 
 /// An admission with what could be computed before its transaction.
 #[derive(Debug)]
@@ -39,13 +50,12 @@ impl Prepared {
         if !begins {
             return Err(StoreError::Fork);
         }
-        let value: serde_json::Value =
-            serde_json::from_slice(&admission.contract).unwrap_or_default();
-        let retain_s = value["retention"]["record_s"].as_u64().unwrap_or(u64::MAX);
+        let terms: Terms = serde_json::from_slice(&admission.contract).unwrap_or_default();
+        let retain_s = terms.retention["record_s"].as_u64().unwrap_or(u64::MAX);
         Ok(Self {
             first: Written::new(first.clone())?,
             contract,
-            content: value["workspace"]["content"]
+            content: terms.workspace["content"]
                 .as_str()
                 .map(Digest::parse)
                 .transpose()
@@ -248,12 +258,12 @@ pub(in crate::sqlite) fn request_cancel(conn: &Connection, run: &RunId) -> Resul
     Ok(())
 }
 
-/// See [`crate::seam::Store::conclude`]. `outcome` is the canonical form.
+/// See [`crate::seam::Store::conclude`]. `text` is the canonical form of the outcome.
 pub(in crate::sqlite) fn conclude(
     conn: &Connection,
     run: &RunId,
     epoch: Epoch,
-    outcome: &str,
+    (outcome, text): (&Outcome, &str),
     events: &[Written],
 ) -> Result<()> {
     let mut live = Live::read(conn, run)?;
@@ -262,12 +272,13 @@ pub(in crate::sqlite) fn conclude(
         return live.wrong_state();
     }
     conn.prepare_cached("UPDATE runs SET state = 'ended', outcome = ? WHERE id = ?")?
-        .execute(params![outcome, live.id])?;
+        .execute(params![text, live.id])?;
     conn.prepare_cached("DELETE FROM sealed_requests WHERE run = ?")?
         .execute([live.id])?;
     live.state = RunState::Ended;
-    live.outcome = Some(Digest::of(outcome.as_bytes()));
-    live.extend(conn, events)
+    live.outcome = Some(Digest::of(text.as_bytes()));
+    live.extend(conn, events)?;
+    objects::name_results(conn, live.id, outcome)
 }
 
 /// See [`crate::seam::Store::revoke`].
