@@ -1,5 +1,6 @@
 //! Published tools: immutable once they are there, with a state beside them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leasehold_core::digest::Digest;
@@ -11,6 +12,7 @@ use leasehold_store::seam::{Change, Store, StoreError, ToolRow, ToolState};
 
 use crate::access;
 use crate::archive::{self, Entry, TOOL_DIR};
+use crate::engine::parts::Objects;
 use crate::manifest::Manifest;
 use crate::plan::OutputCheck;
 use crate::request::ToolWish;
@@ -85,6 +87,46 @@ fn check_package(manifest: &Manifest, bytes: &[u8]) -> Result<(), PublicError> {
         )));
     }
     Ok(())
+}
+
+/// Most bytes that the packages of a tenant's tools may have, of every version; each digest counts once.
+pub const PACKAGES_MAX: u64 = 8 << 30;
+
+/// Checks that one package more fits among those of a tenant. No version is ever removed, so that nothing
+/// makes room again.
+///
+/// # Errors
+/// `quota`; when the store or an object cannot be asked.
+pub async fn room(
+    store: &dyn Store,
+    objects: &dyn Objects,
+    tenant: &Name,
+    package: &[u8],
+) -> Result<(), PublicError> {
+    let rows = store.tools(tenant.clone(), None).await;
+    let mut digests = BTreeSet::new();
+    for row in rows.map_err(|error| error.public())? {
+        digests.extend(manifest(&row)?.package);
+    }
+    if digests.contains(&Digest::of(package)) {
+        return Ok(());
+    }
+    let mut bytes = package.len() as u64;
+    for digest in digests {
+        bytes = bytes.saturating_add(objects.size(digest).await?.unwrap_or(0));
+    }
+    fits(bytes)
+}
+
+fn fits(bytes: u64) -> Result<(), PublicError> {
+    if bytes <= PACKAGES_MAX {
+        return Ok(());
+    }
+    Err(PublicError::new(
+        ErrorKind::Quota,
+        format!("tool: package: with it the tenant's packages have {bytes} bytes: most is {PACKAGES_MAX}"),
+    )
+    .hint("leave large files out of the package: they can come with a run as its workspace"))
 }
 
 fn not_found() -> PublicError {

@@ -113,7 +113,7 @@ pub struct LeftOnHost {
     pub incomplete: Option<String>,
 }
 
-/// One host resource and whether the host saw it gone.
+/// One host resource and whether it is gone, as the host saw or, where it says so, inferred.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Residue {
@@ -123,6 +123,10 @@ pub struct Residue {
     pub clean: bool,
     /// What was looked at, or what is left.
     pub detail: String,
+    /// Whether nobody looked at the resource itself: it follows, by a rule of the kernel, from what was seen of
+    /// others. Absent where it was looked at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inferred: bool,
 }
 
 /// The cleanup inventory: observed by the host after the fact (invariant I7). May say "not clean".

@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Show(ShowFlags),
     /// Print what a run wrote
     Logs(LogsFlags),
+    /// List the files that were kept of a run, or write them to a directory
+    Artifacts(ArtifactsFlags),
     /// Follow a run again, from its first byte or from a later one
     Attach(AttachFlags),
     /// Export what proves a run
@@ -254,6 +256,25 @@ pub(crate) struct LogsFlags {
     /// Bytes as they are, even on a terminal
     #[arg(long)]
     pub(crate) raw: bool,
+}
+
+/// `leasehold artifacts`.
+#[derive(Debug, Args)]
+pub(crate) struct ArtifactsFlags {
+    /// Run id, or the beginning of one that no other run shares
+    pub(crate) run: String,
+    /// Only these, as for `run --artifact`: out/*.csv, report.pdf, a directory
+    #[arg(value_name = "GLOB")]
+    pub(crate) globs: Vec<String>,
+    /// Directory to write them to, made if it is not there [default: they are listed]
+    #[arg(short = 'o', long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Write those that this host's tools may execute, too
+    #[arg(long, requires = "out")]
+    pub(crate) unsafe_artifacts: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `leasehold attach`.

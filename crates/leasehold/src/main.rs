@@ -1,6 +1,7 @@
 //! The command line of Leasehold. This file is glue: it parses, hands over, and leaves with the
 //! status it is given.
 
+mod artifacts;
 mod bench;
 mod cli;
 mod doctor;
@@ -78,6 +79,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
         Command::Show(flags) => show::show(&flags),
         Command::Runs(flags) => show::runs(&flags),
         Command::Logs(flags) => show::logs(&flags),
+        Command::Artifacts(flags) => artifacts::main(&flags),
         Command::Attach(flags) => {
             let paths = place::paths()?;
             match show::find(&paths, &flags.run) {

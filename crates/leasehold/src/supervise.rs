@@ -220,6 +220,7 @@ mod tests {
                     resource: "cgroups".to_owned(),
                     clean,
                     detail: "busy".to_owned(),
+                    inferred: false,
                 }],
             },
         };

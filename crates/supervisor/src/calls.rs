@@ -532,6 +532,7 @@ impl Server {
                 resource: "ledger".to_owned(),
                 clean,
                 detail: detail.to_owned(),
+                inferred: false,
             };
             let observed = Observed {
                 residues: vec![residue],

@@ -1,6 +1,7 @@
 //! Removing a sandbox and looking at what is left (invariants I7, I11).
 //!
-//! Each row of the inventory is observed after the fact. What is not gone is said, the ledger entry
+//! Each row of the inventory is looked at after the fact, or says that it is inferred, from what was looked
+//! at (docs/THREAT_MODEL.md has the predicate of each). What is not gone is said, the ledger entry
 //! stays with the uid block, and removal is tried again from the entry alone, as a sweep does it.
 
 use std::time::{Duration, Instant};
@@ -71,6 +72,18 @@ pub(crate) fn residue(resource: &str, clean: bool, detail: impl Into<String>) ->
         resource: resource.to_owned(),
         clean,
         detail: detail.into(),
+        inferred: false,
+    }
+}
+
+/// One row of a resource that nobody looked at. A namespace lives as long as a process is in it, a descriptor
+/// of it is open, or it is mounted: once init is reaped no process of the sandbox lives, since the kernel ends
+/// all that are in a pid namespace before its init can be reaped; what somebody else on the host opened of it
+/// is not looked for, since that is a look at every process of the host.
+pub(crate) fn inferred(resource: &str, clean: bool, detail: impl Into<String>) -> Residue {
+    Residue {
+        inferred: true,
+        ..residue(resource, clean, detail)
     }
 }
 
@@ -200,8 +213,8 @@ impl Server {
         let mut rows = vec![
             groups.processes,
             groups.cgroups,
-            residue("mounts", !alive, namespaces),
-            residue("netns", !alive, namespaces),
+            inferred("mounts", !alive, namespaces),
+            inferred("netns", !alive, namespaces),
             residue("sockets", true, "our ends are closed"),
             self.scratch_row(&sandbox.id, sandbox.admitted.image, alive),
         ];
@@ -237,7 +250,7 @@ impl Server {
             } else {
                 "in memory, freed with its mount namespace"
             };
-            return residue("scratch", !alive, detail);
+            return inferred("scratch", !alive, detail);
         }
         match scratch::remove(&scratch::image_path(&self.paths.scratch(), id)) {
             Ok(()) => residue("scratch", true, "image removed, loop device free"),

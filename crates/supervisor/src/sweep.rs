@@ -22,7 +22,7 @@ use crate::ledger::{Entry, Ledger};
 use crate::lock::{Lock, LockError};
 use crate::paths::{Paths, PathsError};
 use crate::records::{RecordError, Records};
-use crate::remove::{groups_row, residue};
+use crate::remove::{groups_row, inferred, residue};
 use crate::scratch;
 use crate::uids::{self, Uids, blocks_in_use};
 
@@ -287,9 +287,13 @@ impl Sweeper<'_> {
         let mut rows = vec![
             processes,
             cgroups,
-            residue("mounts", !alive, detail),
-            residue("netns", !alive, detail),
-            residue("sockets", true, "closed with the supervisor"),
+            inferred("mounts", !alive, detail),
+            inferred("netns", !alive, detail),
+            inferred(
+                "sockets",
+                true,
+                "closed with the supervisor, whose lock was free",
+            ),
         ];
         rows.push(if entry.image {
             let path = scratch::image_path(&self.paths.scratch(), &entry.sandbox);
@@ -298,7 +302,7 @@ impl Sweeper<'_> {
                 Err(detail) => residue("scratch", false, detail),
             }
         } else {
-            residue(
+            inferred(
                 "scratch",
                 !alive,
                 "in memory, freed with its mount namespace",

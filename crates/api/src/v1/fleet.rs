@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use leasehold_control::control::WorkerRow;
 use leasehold_core::event::{Head, TenantEntry};
-use leasehold_core::id::WorkerId;
+use leasehold_core::id::{RunId, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -35,14 +35,26 @@ impl From<WorkerRow> for WorkerView {
     }
 }
 
+/// A run that nobody carries any more.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StuckView {
+    /// Which.
+    run: RunId,
+    /// Why, in the daemon's own words.
+    why: String,
+}
+
 /// Workers.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkerList {
     /// Every one heard of.
     workers: Vec<WorkerView>,
+    /// Runs that this daemon set aside, since they cannot be carried on; they are not tried again before its
+    /// next start.
+    stuck: Vec<StuckView>,
 }
 
-/// Lists workers. For operators.
+/// Lists workers, and the runs that were set aside. For operators.
 #[utoipa::path(
     get, path = "/v1/workers", tag = "platform",
     responses((status = 200, body = WorkerList), (status = "4XX", body = ErrorBody)),
@@ -53,7 +65,9 @@ pub(crate) async fn workers(
 ) -> Result<Json<WorkerList>, Refusal> {
     let rows = api.control.workers(&who).await?;
     let workers = rows.into_iter().map(WorkerView::from).collect();
-    Ok(Json(WorkerList { workers }))
+    let stuck = api.control.stuck(&who)?.into_iter();
+    let stuck = stuck.map(|(run, why)| StuckView { run, why }).collect();
+    Ok(Json(WorkerList { workers, stuck }))
 }
 
 /// Where a page of the log begins.

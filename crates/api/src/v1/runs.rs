@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use leasehold_control::control::{RunFilter, Submitted, Until};
+use leasehold_control::control::{RunFilter, RunRow, Submitted, Until};
 use leasehold_control::request::{RunRequest, WorkspaceWish};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::Event;
@@ -188,6 +188,13 @@ fn answer(view: RunView, asynchronous: bool) -> Response {
     response
 }
 
+/// A run, and whether it was set aside.
+fn viewed(api: &Api, row: RunRow) -> RunView {
+    let mut view = RunView::from(row);
+    view.stuck = api.control.is_stuck(&view.run);
+    view
+}
+
 /// Reads a run.
 #[utoipa::path(
     get, path = "/v1/runs/{run}", tag = "runs",
@@ -199,7 +206,8 @@ pub(crate) async fn read(
     Caller(who): Caller,
     At(run): At<RunId>,
 ) -> Result<Json<RunView>, Refusal> {
-    Ok(Json(api.control.run(&who, &run).await?.into()))
+    let row = api.control.run(&who, &run).await?;
+    Ok(Json(viewed(&api, row)))
 }
 
 /// Query of a list.
@@ -264,7 +272,7 @@ pub(crate) async fn list(
         .filter(|_| full)
         .map(|row| page::write(row.accepted_unix_ms, &row.run));
     Ok(Json(RunPage {
-        runs: rows.into_iter().map(RunView::from).collect(),
+        runs: rows.into_iter().map(|row| viewed(&api, row)).collect(),
         next,
     }))
 }

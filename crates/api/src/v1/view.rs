@@ -86,6 +86,9 @@ pub(crate) struct RunView {
     contract: Digest,
     /// Whether somebody asked for its end.
     cancel_requested: bool,
+    /// Whether it was set aside, since it cannot be carried on: an operator is told why with the workers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) stuck: bool,
     /// When it was admitted, milliseconds since 1970.
     accepted_unix_ms: u64,
     /// How it ended, and with what.
@@ -146,6 +149,7 @@ impl From<RunRow> for RunView {
             sandbox: row.sandbox,
             contract: row.contract,
             cancel_requested: row.cancel_requested,
+            stuck: false,
             accepted_unix_ms: row.accepted_unix_ms,
             output: row.outcome.as_ref().and_then(Outcome::output_value),
             outcome: row.outcome,

@@ -52,6 +52,11 @@ impl Objects for Files {
         Box::pin(std::future::ready(read.map_err(missing)))
     }
 
+    fn size(&self, digest: Digest) -> Doing<'_, Option<u64>> {
+        let found = std::fs::metadata(self.0.join(digest.hex()));
+        Box::pin(std::future::ready(Ok(found.ok().map(|meta| meta.len()))))
+    }
+
     fn list(&self, _: u8, _: std::time::Duration) -> Doing<'_, Vec<Digest>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }

@@ -130,6 +130,7 @@ impl Slot {
             resource: resource.to_owned(),
             clean: !dirty,
             detail: "as a test said".to_owned(),
+            inferred: false,
         };
         let observed = Observed {
             residues: vec![residue("processes"), residue("scratch")],

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::{Head, TenantEntry};
-use leasehold_core::id::KeyId;
+use leasehold_core::id::{KeyId, RunId};
 use leasehold_core::name::{Name, ToolRef};
 use leasehold_core::policy::{Explained, Level, Scope};
 use leasehold_core::tenant::{Operation, Principal, Tenant};
@@ -86,7 +86,8 @@ impl Control {
     /// Checks and publishes a tool with the archive of its files; gives what its publisher should know.
     ///
     /// # Errors
-    /// `invalid` with everything that is wrong; `exists` for a version that is there with another manifest.
+    /// `invalid` with everything that is wrong; `exists` for a version that is there with another manifest;
+    /// `quota` when the packages of the tenant have too many bytes.
     pub async fn publish_tool(
         &self,
         who: &Principal,
@@ -106,10 +107,13 @@ impl Control {
             ));
         }
         let publication = tools::check(manifest, package)?;
+        let store = self.engine.parts.store.as_ref();
+        let _alone = self.engine.uploading.lock().await;
         if let Some(bytes) = package {
+            let objects = self.engine.parts.objects.as_ref();
+            tools::room(store, objects, &who.tenant, bytes).await?;
             self.keep(bytes).await?;
         }
-        let store = self.engine.parts.store.as_ref();
         let row = tools::publish(store, who, self.now(), &publication).await?;
         Ok((row, publication.warnings))
     }
@@ -318,6 +322,21 @@ impl Control {
         allowed(who, Operation::Platform)?;
         let rows = self.engine.parts.store.workers().await;
         rows.map_err(|error| error.public())
+    }
+
+    /// Runs that were set aside, and why.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn stuck(&self, who: &Principal) -> Result<Vec<(RunId, String)>, PublicError> {
+        allowed(who, Operation::Platform)?;
+        Ok(self.engine.stuck())
+    }
+
+    /// Whether a run was set aside; for whoever has its row.
+    #[must_use]
+    pub fn is_stuck(&self, run: &RunId) -> bool {
+        self.engine.is_stuck(run)
     }
 
     /// Entries of the caller's tenant's log from `from`, its end, and its newest signed head.

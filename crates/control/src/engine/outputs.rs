@@ -115,10 +115,10 @@ impl Engine {
 
     /// Keeps both streams and every collected file of a run. What cannot be kept in time is missing from the
     /// result, which then says so; it is counted.
-    pub(crate) async fn keep(&self, run: &RunId, record: &RunRecord, spools: &[File; 2]) -> Kept {
+    pub(crate) async fn keep(&self, run: &RunId, record: &RunRecord, spools: [&File; 2]) -> Kept {
         self.failpoints().before("objects");
-        let stdout = self.keep_stream(&spools[0], record.stdout);
-        let stderr = self.keep_stream(&spools[1], record.stderr);
+        let stdout = self.keep_stream(spools[0], record.stdout);
+        let stderr = self.keep_stream(spools[1], record.stderr);
         let (stdout, stderr) = tokio::join!(stdout, stderr);
         let mut artifacts = record.artifacts.clone();
         for (place, file) in artifacts.iter_mut().enumerate() {

@@ -17,6 +17,7 @@ use leasehold_core::name::{Name, ToolRef};
 use leasehold_core::outcome::Outcome;
 use leasehold_core::record::Observed;
 use leasehold_core::run_contract::RunContract;
+use leasehold_store::objects::ObjectError;
 use leasehold_store::seam::Store;
 
 use super::queue::Bounds;
@@ -46,6 +47,12 @@ pub trait Objects: Send + Sync + 'static {
     /// # Errors
     /// `not_found` when it was never there or is no more.
     fn read(&self, digest: Digest, offset: u64, most: usize) -> Doing<'_, Vec<u8>>;
+
+    /// Bytes of an object; `None` where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    fn size(&self, digest: Digest) -> Doing<'_, Option<u64>>;
 
     /// Objects whose digest begins with this byte and that were last put longer than `spared` ago.
     ///
@@ -86,6 +93,16 @@ impl Objects for leasehold_store::objects::Objects {
             let end = offset.saturating_add(most as u64);
             let read = leasehold_store::objects::Objects::read(self, &digest, offset..end).await;
             read.map_err(|error| error.public())
+        })
+    }
+
+    fn size(&self, digest: Digest) -> Doing<'_, Option<u64>> {
+        Box::pin(async move {
+            match leasehold_store::objects::Objects::size(self, &digest).await {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(ObjectError::NotFound(_)) => Ok(None),
+                Err(error) => Err(error.public()),
+            }
         })
     }
 

@@ -176,7 +176,7 @@ impl Engine {
         Ok(())
     }
 
-    fn is_stuck(&self, run: &RunId) -> bool {
+    pub(crate) fn is_stuck(&self, run: &RunId) -> bool {
         locked(&self.stuck).contains_key(run)
     }
 

@@ -377,9 +377,10 @@ impl<'a> Story<'a> {
             return;
         }
         let left = residues.iter().filter(|residue| !residue.clean).count();
+        let inferred = residues.iter().filter(|residue| residue.inferred).count();
         out.push(match left {
             0 => format!(
-                "   clean: the host looked after removal and saw all {} kinds gone",
+                "   clean: the host looked after removal, and all {} kinds are gone, {inferred} of them inferred from the others",
                 residues.len()
             ),
             _ => format!("   NOT CLEAN: of {} kinds {left} are left", residues.len()),
@@ -388,7 +389,11 @@ impl<'a> Story<'a> {
         let mut sorted: Vec<_> = residues.iter().collect();
         sorted.sort_by_key(|residue| residue.clean);
         let seen = sorted.into_iter().map(|residue| {
-            let how = if residue.clean { "gone" } else { "LEFT" };
+            let how = match (residue.clean, residue.inferred) {
+                (true, false) => "gone",
+                (true, true) => "gone, inferred",
+                (false, _) => "LEFT",
+            };
             format!(
                 "{how}: {} ({})",
                 plain(&residue.resource),

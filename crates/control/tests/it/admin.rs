@@ -2,8 +2,10 @@
 
 use leasehold_control::admission::{Case, gather, resolve, unbuilt};
 use leasehold_control::archive::{self, Entry};
+use leasehold_control::engine::parts::{Doing, Objects};
 use leasehold_control::request::{RunRequest, ToolWish};
 use leasehold_control::{policies, tenants, tools};
+use leasehold_core::digest::Digest;
 use leasehold_core::error::ErrorKind;
 use leasehold_core::id::RunId;
 use leasehold_core::isolation::Isolation;
@@ -157,6 +159,57 @@ async fn a_package_must_hold_the_entrypoint_and_nothing_outside_its_place() {
         good.manifest.package,
         Some(leasehold_core::digest::Digest::of(&package("main.py")))
     );
+}
+
+/// Objects of which nothing is known but that each has so many bytes.
+struct Sized(u64);
+
+impl Objects for Sized {
+    fn put(&self, _: std::fs::File, _: u64) -> Doing<'_, Digest> {
+        unreachable!("nothing is kept")
+    }
+
+    fn read(&self, _: Digest, _: u64, _: usize) -> Doing<'_, Vec<u8>> {
+        unreachable!("nothing is read")
+    }
+
+    fn size(&self, _: Digest) -> Doing<'_, Option<u64>> {
+        Box::pin(std::future::ready(Ok(Some(self.0))))
+    }
+
+    fn list(&self, _: u8, _: std::time::Duration) -> Doing<'_, Vec<Digest>> {
+        unreachable!("nothing is listed")
+    }
+
+    fn remove(&self, _: Digest, _: std::time::Duration) -> Doing<'_, bool> {
+        unreachable!("nothing is removed")
+    }
+}
+
+#[tokio::test]
+async fn the_packages_of_a_tenant_are_bounded_and_each_counts_once() {
+    let scratch = Scratch::new().await;
+    let (store, operator) = (&scratch.store, &scratch.operator);
+    for version in ["1.0.0", "1.0.1"] {
+        tools::publish(store, operator, NOW, &publication(version, ""))
+            .await
+            .unwrap();
+    }
+    let room = async |tenant: &str, each: u64, package: &[u8]| {
+        tools::room(store, &Sized(each), &name(tenant), package)
+            .await
+            .map_err(|error| error.kind)
+    };
+    let all = tools::PACKAGES_MAX;
+    // Both versions have one package: it counts once.
+    assert_eq!(room("default", all - 3, b"new").await, Ok(()));
+    assert_eq!(
+        room("default", all - 2, b"new").await,
+        Err(ErrorKind::Quota)
+    );
+    // The same bytes again take no room, and another tenant's are its own.
+    assert_eq!(room("default", all, &package("main.py")).await, Ok(()));
+    assert_eq!(room("acme", all, b"new").await, Ok(()));
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::RunFact;
 use leasehold_core::id::{RunId, WorkerId};
 use leasehold_core::outcome::RunState;
-use leasehold_core::tenant::Role;
+use leasehold_core::tenant::{Principal, Role};
 use leasehold_store::seam::Store;
 
 use crate::world::{Draft, World, end, sealed, who};
@@ -200,6 +200,19 @@ async fn a_task_that_falls_over_three_times_is_set_aside_and_shown() {
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(falls.load(Ordering::Relaxed), 3, "it is tried no more");
     assert_eq!(engine.stuck()[0].0, run);
+    // An operator sees it and why, with the workers; who has the run sees that it is.
+    let operator = Principal {
+        role: Role::Operator,
+        ..who("platform")
+    };
+    let told = control.stuck(&operator).unwrap();
+    assert_eq!(
+        told,
+        [(run.clone(), "its task fell over again and again".to_owned())]
+    );
+    let refused = control.stuck(&who("acme")).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Forbidden);
+    assert!(control.is_stuck(&run));
     assert_eq!(metric(&control, "leasehold_quarantined_total ").await, 1);
     assert!(world.backend.present().is_empty());
 }

@@ -135,6 +135,36 @@ fn artifacts_come_back_with_their_digest_and_links_do_not() {
     );
 }
 
+/// After the run, alone: the list, then all of them or those of a glob.
+#[test]
+fn artifacts_are_listed_and_taken_after_the_run() {
+    let instance = Instance::new();
+    let script = "mkdir -p out; printf one > out/a.txt; printf two > out/b.csv; ln -s a.txt out/l";
+    instance.sh(&["--artifact", "out"], script).status_is(0);
+    let run = instance.last_record()["run"].as_str().unwrap().to_owned();
+    let listed = instance.cli(["artifacts", &run]).status_is(0).out();
+    for part in ["out/a.txt", "3 B", "out/b.csv", "not taken: symlink"] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    let out = instance.scratch("later");
+    let place = out.to_string_lossy().into_owned();
+    let taken = instance.cli(["artifacts", &run, "*.csv", "out/*.csv", "--out", &place]);
+    taken.status_is(0);
+    assert_eq!(fs::read_to_string(out.join("out/b.csv")).unwrap(), "two");
+    assert!(!out.join("out/a.txt").exists(), "it was not asked for");
+    instance
+        .cli(["artifacts", &run, "--out", &place])
+        .status_is(0);
+    assert_eq!(fs::read_to_string(out.join("out/a.txt")).unwrap(), "one");
+    assert!(fs::symlink_metadata(out.join("out/l")).is_err());
+    let none = instance.cli(["artifacts", &run, "nothing*"]).status_is(2);
+    assert!(
+        none.err().contains("has no artifact that is nothing*"),
+        "{}",
+        none.err()
+    );
+}
+
 /// An artifact never overwrites through a link that waits in the caller's own folder.
 #[test]
 fn export_does_not_follow_links_of_the_output_folder() {

@@ -11,7 +11,15 @@ const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Run and look",
         &[
-            "run", "runs", "show", "logs", "attach", "evidence", "verify", "explain",
+            "run",
+            "runs",
+            "show",
+            "logs",
+            "artifacts",
+            "attach",
+            "evidence",
+            "verify",
+            "explain",
         ],
     ),
     (

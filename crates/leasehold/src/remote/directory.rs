@@ -16,7 +16,6 @@ use leasehold_core::spec::WorkspaceMode;
 use leasehold_protocol::socket::send_with_fds;
 use leasehold_protocol::supervisor::artifact_name;
 use leasehold_supervisor::collector::CollectBounds;
-use leasehold_supervisor::collector::export::MayExecute;
 use rustix::fs::{Mode, OFlags, open};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,7 +23,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Remote;
 use crate::fault::Fault;
-use crate::run::export::Destination;
+use crate::run::export::{Destination, Exported};
 use crate::voice::clean;
 
 /// Bytes that are copied at once.
@@ -38,7 +37,7 @@ struct Ticket {
 }
 
 /// How a directory that was given to a daemon is named in a request.
-pub(super) enum Offered {
+pub(crate) enum Offered {
     /// As a header: it was passed over the local socket.
     Ticket(String),
     /// As the `workspace` field: its content was sent.
@@ -165,27 +164,29 @@ fn gather(at: &Path, name: &str, tree: &mut Tree, bytes: &mut usize) -> Result<(
     Ok(())
 }
 
-/// Writes the artifacts of a run into a directory of this host, by the same rules as for a run without
-/// a daemon.
+/// The artifacts of a run, by their places, no more of them than a worker collects.
 ///
 /// # Errors
-/// When they cannot be read from the daemon or written.
-pub(crate) fn take_artifacts(
-    remote: &Remote,
-    run: &RunId,
-    out: &Path,
-    unsafe_too: bool,
-) -> Result<(), Fault> {
-    let may_execute = match unsafe_too {
-        true => MayExecute::Write,
-        false => MayExecute::Withhold,
-    };
-    let destination = Destination::open(out, may_execute)?;
+/// As the daemon says, or when the list is none or beyond those bounds.
+pub(crate) fn artifacts(remote: &Remote, run: &RunId) -> Result<Vec<Artifact>, Fault> {
     let list: Value = remote.get(&format!("/v1/runs/{run}/artifacts"))?;
     let artifacts: Vec<Artifact> = serde_json::from_value(list["artifacts"].clone())
         .map_err(|error| Fault::host("the daemon gave no list of artifacts").because(&error))?;
-    let staging = Staging::make(run)?;
     bounded(&artifacts)?;
+    Ok(artifacts)
+}
+
+/// Writes artifacts of a run into a directory of this host, by the same rules as for a run without a daemon.
+///
+/// # Errors
+/// When they cannot be read from the daemon or written.
+pub(crate) fn take(
+    remote: &Remote,
+    run: &RunId,
+    artifacts: &[Artifact],
+    destination: &Destination,
+) -> Result<Exported, Fault> {
+    let staging = Staging::make(run)?;
     for (at, artifact) in artifacts.iter().enumerate() {
         let Some(digest) = &artifact.sha256 else {
             continue;
@@ -197,8 +198,7 @@ pub(crate) fn take_artifacts(
             Fault::host(format!("cannot take artifact {}", clean(&artifact.path))).because(&error)
         })?;
     }
-    destination.take_from(&staging.0, &artifacts)?.tell();
-    Ok(())
+    destination.take_from(&staging.0, artifacts)
 }
 
 /// Checks a list against what a worker collects at most, so that no daemon fills this host.

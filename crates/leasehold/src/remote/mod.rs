@@ -4,7 +4,7 @@
 //! Every command says which it used, so that nobody takes a local record for the daemon's.
 
 pub(crate) mod admin;
-mod directory;
+pub(crate) mod directory;
 pub(crate) mod look;
 pub(crate) mod proof;
 pub(crate) mod run;

@@ -20,6 +20,7 @@ use super::directory::{self, Offered};
 use super::runs::{Printer, follow, status, tell};
 use crate::cli::{LimitFlags, RunFlags};
 use crate::fault::Fault;
+use crate::run::export::Destination;
 use crate::run::request::{self, Caller, StdinKind, Telling};
 use crate::run::signals::Signals;
 use crate::voice;
@@ -63,7 +64,11 @@ pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Re
         view = sealed(remote, &run)?;
     }
     match &flags.out {
-        Some(out) => directory::take_artifacts(remote, &run, out, flags.unsafe_artifacts)?,
+        Some(out) => {
+            let destination = Destination::open(out, flags.unsafe_artifacts)?;
+            let artifacts = directory::artifacts(remote, &run)?;
+            directory::take(remote, &run, &artifacts, &destination)?.tell();
+        }
         None if telling == Telling::Line => tell_artifacts(&view, &run),
         None => {}
     }
@@ -91,7 +96,7 @@ fn tell_artifacts(view: &Value, run: &RunId) {
     });
     if kept > 0 {
         voice::note(&format!(
-            "artifacts ({kept}) are at /v1/runs/{run}/artifacts; --out DIR writes them to a directory"
+            "artifacts ({kept}) are kept: `leasehold artifacts {run} --out DIR` writes them to a directory"
         ));
     }
 }

@@ -116,7 +116,10 @@ fn row(run: &Value) -> [String; 6] {
         run["accepted_unix_ms"]
             .as_u64()
             .map_or_else(String::new, when),
-        text(&run["state"]),
+        match run["stuck"].as_bool() {
+            Some(true) => format!("{}, stuck", text(&run["state"])),
+            _ => text(&run["state"]),
+        },
         what,
         text(&run["principal"]),
         end,

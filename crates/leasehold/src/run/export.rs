@@ -59,11 +59,16 @@ impl Left {
 }
 
 impl Destination {
-    /// Opens the directory, made if it is not there, before anything runs.
+    /// Opens the directory, made if it is not there, before anything runs. Files that this host's tools may
+    /// execute are written where `unsafe_too` says so.
     ///
     /// # Errors
     /// When it cannot be made or is no directory.
-    pub(crate) fn open(path: &Path, may_execute: MayExecute) -> Result<Self, Fault> {
+    pub(crate) fn open(path: &Path, unsafe_too: bool) -> Result<Self, Fault> {
+        let may_execute = match unsafe_too {
+            true => MayExecute::Write,
+            false => MayExecute::Withhold,
+        };
         let failed = |error: &dyn std::error::Error| {
             Fault::usage(format!("cannot use `--out` {}", path.display())).because(error)
         };

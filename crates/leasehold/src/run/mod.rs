@@ -63,7 +63,7 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
     let out = plan
         .out
         .as_deref()
-        .map(|path| export::Destination::open(path, plan.may_execute))
+        .map(|path| export::Destination::open(path, plan.unsafe_artifacts))
         .transpose()?;
     let paths = place::paths()?;
     let mut client = place::connect_or_start(&paths)?;

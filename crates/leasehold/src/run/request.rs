@@ -13,8 +13,6 @@ use leasehold_core::limits::{Limit, LimitError, Limits, OnOutputLimit};
 use leasehold_core::quantity::{self, QuantityError};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode, base_environment};
 
-use leasehold_supervisor::collector::export::MayExecute;
-
 use crate::cli::{BoundaryFlags, LimitFlags, RunFlags};
 use crate::fault::Fault;
 
@@ -61,8 +59,8 @@ pub(crate) struct Plan {
     pub(crate) workspace: Option<PathBuf>,
     /// Directory that artifacts are written to.
     pub(crate) out: Option<PathBuf>,
-    /// What to do with artifacts that this host's tools may execute.
-    pub(crate) may_execute: MayExecute,
+    /// Whether artifacts that this host's tools may execute are written, too.
+    pub(crate) unsafe_artifacts: bool,
     /// What to tell.
     pub(crate) telling: Telling,
     /// Whether to return only when removal was observed.
@@ -110,11 +108,7 @@ pub(crate) fn build(flags: &RunFlags, caller: &Caller<'_>) -> Result<Plan, Fault
         exec,
         workspace,
         out: flags.out.clone(),
-        may_execute: if flags.unsafe_artifacts {
-            MayExecute::Write
-        } else {
-            MayExecute::Withhold
-        },
+        unsafe_artifacts: flags.unsafe_artifacts,
         telling: telling(flags),
         wait_cleanup: flags.wait_cleanup || flags.json,
     })

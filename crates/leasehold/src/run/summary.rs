@@ -399,6 +399,7 @@ pub(crate) mod tests {
                 resource: "cgroups".into(),
                 clean: false,
                 detail: "busy\x1b[2J".into(),
+                inferred: false,
             }],
         });
         let notes = notes(&done);

@@ -71,6 +71,16 @@ impl Objects for Stored {
         })
     }
 
+    fn size(&self, digest: Digest) -> Doing<'_, Option<u64>> {
+        Box::pin(async move {
+            match self.0.size(&digest).await {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(ObjectError::NotFound(_)) => Ok(None),
+                Err(error) => Err(public(&error)),
+            }
+        })
+    }
+
     fn list(&self, first: u8, spared: Duration) -> Doing<'_, Vec<Digest>> {
         Box::pin(async move {
             let listed = self.0.list(first).await;

@@ -141,6 +141,24 @@ pub(crate) fn runs(flags: &RunsFlags) -> Result<u8, Fault> {
     Ok(0)
 }
 
+/// The record of a run whose output is still there.
+///
+/// # Errors
+/// As [`read`], or when the output was pruned.
+pub(crate) fn kept(paths: &Paths, run: &RunId) -> Result<RunRecord, Fault> {
+    let record = read(paths, run)?;
+    let Some(at) = record.pruned_unix_ms else {
+        return Ok(record);
+    };
+    let when = when(at);
+    Err(Fault::host(format!(
+        "the output of run {run} was pruned at {when} UTC by the rule of retention"
+    ))
+    .hint(format!(
+        "`leasehold show {run}` tells how it ended; the LEASEHOLD_KEEP_ variables say what is kept"
+    )))
+}
+
 /// `leasehold logs`.
 pub(crate) fn logs(flags: &LogsFlags) -> Result<u8, Fault> {
     let paths = place::paths()?;
@@ -153,15 +171,7 @@ pub(crate) fn logs(flags: &LogsFlags) -> Result<u8, Fault> {
         }
     };
     let name = if flags.stderr { "stderr" } else { "stdout" };
-    if let Some(at) = read(&paths, &run)?.pruned_unix_ms {
-        let when = when(at);
-        return Err(Fault::host(format!(
-            "the output of run {run} was pruned at {when} UTC by the rule of retention"
-        ))
-        .hint(format!(
-            "`leasehold show {run}` tells how it ended; the LEASEHOLD_KEEP_ variables say what is kept"
-        )));
-    }
+    kept(&paths, &run)?;
     let mut log = open_log(&paths, &run, name)?;
     let mut out = look::Out::new(flags.raw);
     let mut piece = vec![0; PIECE];

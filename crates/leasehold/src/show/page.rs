@@ -215,15 +215,16 @@ fn cleanup(text: &mut String, record: &RunRecord) {
         return;
     };
     let told = if seen.clean() {
-        "complete, as observed by the host"
+        "complete"
     } else {
         "NOT complete"
     };
     line(text, "removal", told);
     for residue in &seen.residues {
         let mark = if residue.clean { "gone" } else { "LEFT" };
+        let how = if residue.inferred { "inferred: " } else { "" };
         let told = format!(
-            "{:<10} {mark}  {}",
+            "{:<10} {mark}  {how}{}",
             residue.resource,
             clean(&residue.detail)
         );
@@ -246,6 +247,7 @@ mod tests {
                 resource: "cgroups".into(),
                 clean: true,
                 detail: "3 removed".into(),
+                inferred: false,
             }],
         });
         let text = page(&done, Path::new("/state/runs/r"));

@@ -362,6 +362,7 @@ pub(super) fn inventory(clean: bool) -> Observed {
             resource: "cgroups".to_owned(),
             clean,
             detail: "as seen".to_owned(),
+            inferred: false,
         }],
     }
 }

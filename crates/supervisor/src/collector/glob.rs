@@ -229,6 +229,25 @@ impl Globs {
             .map(Self)
     }
 
+    /// Whether a path is wanted, as a collection finds it: a directory that matches takes everything below it.
+    pub(super) fn wants(&self, path: &[u8]) -> bool {
+        if self.everything() != 0 {
+            return true;
+        }
+        let mut progress = self.start();
+        for name in path.split(|byte| *byte == b'/') {
+            let step = self.step(&progress, name);
+            if step.whole != 0 {
+                return true;
+            }
+            if !step.leads_on(self) {
+                return false;
+            }
+            progress = step.below;
+        }
+        false
+    }
+
     /// Where all globs begin: at the workspace itself.
     pub(super) fn start(&self) -> Progress {
         Progress(self.0.iter().map(|glob| settle(glob, 1)).collect())
@@ -317,24 +336,8 @@ fn settle(glob: &Glob, mut bits: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Walks a path as the collector does: a matching directory takes everything below it.
     fn matches(glob: &str, path: &[u8]) -> bool {
-        let globs = Globs::parse(&[glob.to_owned()]).unwrap();
-        let mut progress = globs.start();
-        if globs.everything() != 0 {
-            return true;
-        }
-        for name in path.split(|byte| *byte == b'/') {
-            let step = globs.step(&progress, name);
-            if step.whole != 0 {
-                return true;
-            }
-            if !step.leads_on(&globs) {
-                return false;
-            }
-            progress = step.below;
-        }
-        false
+        Globs::parse(&[glob.to_owned()]).unwrap().wants(path)
     }
 
     #[test]

@@ -156,6 +156,18 @@ pub fn check(globs: &[String]) -> Result<(), GlobError> {
     Globs::parse(globs).map(drop)
 }
 
+/// Which of these paths below a workspace the globs want, as a collection would find them.
+///
+/// # Errors
+/// Names the first glob that is none.
+pub fn wanted<'a>(
+    globs: &[String],
+    paths: impl Iterator<Item = &'a str>,
+) -> Result<Vec<bool>, GlobError> {
+    let globs = Globs::parse(globs)?;
+    Ok(paths.map(|path| globs.wants(path.as_bytes())).collect())
+}
+
 /// Name of the copy of the file at this place of the list, counted from 0.
 #[must_use]
 pub fn staged_name(place: usize) -> String {

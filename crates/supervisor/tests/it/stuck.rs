@@ -109,6 +109,8 @@ fn names_what_lives(observed: &Observed) {
     for resource in ["processes", "cgroups", "mounts", "netns", "uids"] {
         let row = rows.iter().find(|row| row.resource == resource).unwrap();
         assert!(!row.clean, "{resource}: {rows:?}");
+        let inferred = matches!(resource, "mounts" | "netns");
+        assert_eq!(row.inferred, inferred, "{resource}: {rows:?}");
     }
     assert!(
         rows[0].detail.contains("still there after its kill"),

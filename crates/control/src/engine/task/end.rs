@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::super::live::Note;
 use super::super::metrics::count;
-use super::super::outputs::{Kept, STRUCTURED_MAX, read_start};
+use super::super::outputs::{STRUCTURED_MAX, read_start};
 use super::super::parts::Facts;
 use super::super::pen::{Stop, Write};
 use super::launch::Found;
@@ -34,6 +34,7 @@ fn single(clean: bool, detail: &str) -> Observed {
             resource: "sandbox".to_owned(),
             clean,
             detail: detail.to_owned(),
+            inferred: false,
         }],
     }
 }
@@ -141,18 +142,14 @@ impl Task {
     ) -> Result<(), Stop> {
         let ended = Instant::now();
         let id = self.id();
-        let spools = match (execution.stdout.try_clone(), execution.stderr.try_clone()) {
-            (Ok(stdout), Ok(stderr)) => Some([stdout, stderr]),
-            _ => None,
-        };
-        let kept = match &spools {
-            Some(spools) => self.engine.keep(&id, &record, spools).await,
-            None => Kept::default(),
-        };
+        let kept = self
+            .engine
+            .keep(&id, &record, [&execution.stdout, &execution.stderr])
+            .await;
         let mut end = self.reason(&record);
-        let output = match (&self.plan.output, &end, &spools) {
-            (Some(_), EndReason::Completed, Some([stdout, _])) => {
-                match self.structured(&record, stdout).await {
+        let output = match (&self.plan.output, &end) {
+            (Some(_), EndReason::Completed) => {
+                match self.structured(&record, &execution.stdout).await {
                     Ok(text) => Some(text),
                     Err(detail) => {
                         end = EndReason::InvalidOutput { detail };

@@ -127,7 +127,7 @@ impl Task {
     async fn workspace(&self) -> Result<Option<OwnedFd>, PublicError> {
         let broken = |error: io::Error| {
             let message = format!("the workspace directory cannot be passed on: {error}");
-            PublicError::new(ErrorKind::Internal, message)
+            PublicError::new(ErrorKind::Unavailable, message)
         };
         if let Some(directory) = &self.directory {
             return directory.try_clone().map(Some).map_err(broken);

@@ -175,6 +175,7 @@ pub(super) fn inventory(clean: bool, text: &str) -> Observed {
         resource: resource.to_owned(),
         clean,
         detail: text.to_owned(),
+        inferred: resource == "mounts",
     };
     Observed {
         residues: vec![residue("processes", true), residue("mounts", clean)],

@@ -22,7 +22,9 @@ async fn six_questions_are_answered() {
         "6 trusted components",
         "6. How was cleanup proven?",
         "authority was revoked first (event 6)",
-        "clean: the host looked after removal and saw all 2 kinds gone",
+        "clean: the host looked after removal, and all 2 kinds are gone, 1 of them inferred from the others",
+        "gone: \"processes\" (\"as seen\")",
+        "gone, inferred: \"mounts\" (\"as seen\")",
     ] {
         assert!(told.contains(part), "{part} is not in:\n{told}");
     }

@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold_e2e::{Daemon, Need, need, skip, until};
+use leasehold_e2e::{Daemon, Need, Running, need, skip, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -249,5 +250,53 @@ fn i7_a_process_that_is_left_is_named_with_all_it_holds() {
     }
     assert_eq!(daemon.inventory().inits(), inits, "it is really left");
     drop(ice);
+    assert_nothing_left(&daemon);
+}
+
+/// Which rows were looked at, and which follow from those; and the gap that this is: a process of the host that
+/// entered the network of a sandbox keeps it, and the record, which says that it inferred, calls it gone.
+#[test]
+fn i7_what_is_inferred_says_so_and_what_the_host_itself_holds_is_a_gap() {
+    let name =
+        "daemon::broken::i7_what_is_inferred_says_so_and_what_the_host_itself_holds_is_a_gap";
+    if !need(name, &[Need::Root, Need::Program("nsenter")]) {
+        return;
+    }
+    let (daemon, run) = up(&[], &Value::Null, "echo up; sleep 60");
+    let init = daemon.inventory().inits()[0].to_string();
+    let netns = fs::read_link(format!("/proc/{init}/ns/net")).unwrap();
+    let mut entered = Command::new("nsenter");
+    entered.args(["--target", &init, "--net", "sleep", "60"]);
+    let entered = Running::start(&mut entered, None);
+    let held = format!("/proc/{}/ns/net", entered.pid());
+    until("it to be in there", SOON, || {
+        (fs::read_link(&held).ok()? == netns).then_some(())
+    });
+    cancel(&daemon, &run);
+    daemon.sealed(&run, SOON);
+    let cleaned = facts(&daemon, &run, "cleaned").pop().expect("an inventory");
+    let rows = cleaned["observed"]["residues"]
+        .as_array()
+        .expect("a list")
+        .clone();
+    let inferred = |row: &&Value| row["inferred"] == true;
+    let mut names: Vec<&str> = rows
+        .iter()
+        .filter(inferred)
+        .map(|row| row["resource"].as_str().expect("a name"))
+        .collect();
+    names.sort_unstable();
+    names.retain(|name| *name != "scratch");
+    assert_eq!(names, ["mounts", "netns"], "{rows:#?}");
+    assert!(unclean(&daemon, &run).is_empty(), "{rows:#?}");
+    assert_eq!(
+        fs::read_link(&held).unwrap(),
+        netns,
+        "it is there all the same"
+    );
+    let told = daemon.cli(["explain", &run]).status_is(0).out();
+    assert!(told.contains("gone, inferred: \"netns\""), "{told}");
+    entered.signal(Signal::KILL);
+    entered.wait(SOON);
     assert_nothing_left(&daemon);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_e2e::{Daemon, Instance, Running};
 use serde_json::{Value, json};
 
-use super::{SOON, reason, script, tenant};
+use super::{SOON, assert_nothing_left, reason, script, tenant};
 
 #[test]
 fn p67_nothing_is_served_beyond_this_machine_without_keys() {
@@ -260,4 +260,37 @@ fn p68_what_may_not_be_asked_for_is_refused_over_http() {
     let fine = daemon.post("/v1/runs", &[], &script("true")).status_is(200);
     assert_eq!(reason(&fine.json), "completed");
     assert!(started.elapsed() < Duration::from_secs(20));
+}
+
+/// After the run, from a daemon: the list, then all of them or those of a glob.
+#[test]
+fn artifacts_of_a_daemon_are_listed_and_taken_after_the_run() {
+    let daemon = Daemon::start(&["--warm", "0"], &[]);
+    let mut body = script("mkdir out; printf one > out/a.txt; printf two > out/b.csv");
+    body["artifacts"] = json!(["out"]);
+    let run = daemon.post("/v1/runs", &[], &body).status_is(200).run();
+    daemon.sealed(&run, SOON);
+    let listed = daemon.cli(["artifacts", &run]).status_is(0).out();
+    assert!(
+        listed.contains("out/a.txt") && listed.contains("out/b.csv"),
+        "{listed}"
+    );
+    let out = daemon.instance().scratch("later");
+    let place = out.display().to_string();
+    let csv = ["artifacts", &run, "--out", &place, "out/*.csv"];
+    daemon.cli(csv).status_is(0);
+    assert_eq!(
+        std::fs::read_to_string(out.join("out/b.csv")).unwrap(),
+        "two"
+    );
+    assert!(!out.join("out/a.txt").exists(), "it was not asked for");
+    daemon
+        .cli(["artifacts", &run, "--out", &place])
+        .status_is(0);
+    assert_eq!(
+        std::fs::read_to_string(out.join("out/a.txt")).unwrap(),
+        "one"
+    );
+    daemon.cli(["artifacts", &run, "nothing*"]).status_is(2);
+    assert_nothing_left(&daemon);
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use leasehold_e2e::Daemon;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use super::{SOON, reason};
 
 /// As many connections as a daemon takes, and some.
 const MANY: usize = 1_024;
@@ -96,6 +98,105 @@ fn one_connection_too_many_is_told_so() {
     drop(held);
     std::thread::sleep(Duration::from_millis(200));
     runs(&daemon);
+}
+
+/// What is asked over a connection that is there while the daemon cannot open a single file more: each answer
+/// is an admission or a refusal that says to come again, and no run that was admitted is lost.
+#[test]
+fn p87_without_descriptors_an_admission_is_typed_and_nothing_admitted_is_lost() {
+    let daemon = Daemon::start(&["--warm", "0"], &[]);
+    runs(&daemon);
+    let pid = Pid::from_raw(daemon.pid().cast_signed());
+    let folder = format!("/proc/{}/fd", daemon.pid());
+    let limit = |current: u64| {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let tight = Rlimit {
+            current: Some(current),
+            maximum,
+        };
+        prlimit(pid, Resource::Nofile, tight).expect("limit its descriptors");
+    };
+    let mut door = knock(&daemon);
+    let ask = |door: &mut TcpStream, path: &str, kind: &str, body: &str| {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            daemon.key(),
+            body.len()
+        );
+        door.write_all(head.as_bytes()).expect("ask");
+        door.write_all(body.as_bytes()).expect("ask");
+        answer(door)
+    };
+    let command = |number: usize| {
+        json!({ "command": ["sh", "-c", format!("echo run {number}")] }).to_string()
+    };
+    let json = "application/json";
+    let (status, _) = ask(&mut door, "/v1/runs?wait=none", json, &command(0));
+    assert_eq!(status, 202);
+    // Everything that is open stays, and nothing can be opened.
+    let highest = std::fs::read_dir(&folder).expect("its descriptors");
+    let highest = highest.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
+    limit(highest.min().expect("one") + 3);
+    let mut admitted = Vec::new();
+    let mut refused = 0;
+    for number in 1..=20 {
+        let (status, told) = ask(&mut door, "/v1/runs?wait=none", json, &command(number));
+        match status {
+            202 => admitted.push((number, told["run"].as_str().expect("a run").to_owned())),
+            429 | 503 => {
+                assert_eq!(told["error"]["retryable"], true, "{told}");
+                refused += 1;
+            }
+            other => panic!("{other}: {told}"),
+        }
+    }
+    // An upload needs a file at once: the control that there was none to be had.
+    let (status, told) = ask(
+        &mut door,
+        "/v1/uploads",
+        "application/x-tar",
+        &"\0".repeat(1_024),
+    );
+    assert_eq!(status, 503, "{told}");
+    assert_eq!(told["error"]["retryable"], true, "{told}");
+    assert!(!daemon.is_over(), "{}", daemon.log());
+    limit(1_024);
+    assert_eq!(admitted.len() + refused, 20);
+    for (number, run) in admitted {
+        let row = daemon.sealed(&run, SOON);
+        let end = reason(&row);
+        assert!(
+            matches!(end, "completed" | "sandbox_unavailable"),
+            "{row:#}"
+        );
+        if end == "completed" {
+            let said = daemon.get(&format!("/v1/runs/{run}/logs/stdout"));
+            assert_eq!(said.status_is(200).text, format!("run {number}\n"));
+        }
+    }
+    runs(&daemon);
+}
+
+/// Status and body of one answer on a connection that stays open.
+fn answer(door: &mut TcpStream) -> (u16, Value) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        door.read_exact(&mut byte).expect("its head");
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head)
+        .expect("a head")
+        .to_ascii_lowercase();
+    let status = head.split(' ').nth(1).expect("a status");
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
+    let length = length.expect("a length").trim().parse().expect("a number");
+    let mut body = vec![0; length];
+    door.read_exact(&mut body).expect("its body");
+    let body = serde_json::from_slice(&body).expect("JSON");
+    (status.parse().expect("a number"), body)
 }
 
 #[test]
