@@ -7,6 +7,7 @@ mod cli;
 mod doctor;
 mod env;
 mod fault;
+mod gather;
 mod place;
 mod policy;
 mod prune;

@@ -5,12 +5,11 @@
 //! that start with a dot, and `__pycache__`. Links are refused, since what they point to is not the tool's.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use leasehold_control::archive::{self, ARCHIVE_MAX, Entry, TOOL_DIR, Tree};
+use leasehold_control::archive::{self, TOOL_DIR};
 use leasehold_control::manifest::Manifest;
 use leasehold_control::tools::{self, Publication};
 use leasehold_core::document::{DOCUMENT_MAX, Mistake};
@@ -18,12 +17,11 @@ use leasehold_core::quantity::format_bytes;
 use serde_json::{Value, json};
 
 use crate::fault::Fault;
+use crate::gather::Gathering;
 use crate::voice::{self, clean};
 
 /// Name of the manifest in its folder.
 const MANIFEST: &str = "tool.yaml";
-/// Deepest folder that is looked into.
-const DEPTH_MAX: usize = 16;
 
 /// A tool as it lies in its folder.
 struct Source {
@@ -115,9 +113,12 @@ fn read(path: &Path) -> Result<Source, Fault> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut tree = Tree::new();
-    let mut total = 0;
-    gather(folder, &path, TOOL_DIR, 0, &mut total, &mut tree)?;
+    let gathering = Gathering {
+        what: "a tool",
+        folders: false,
+        leave_out: &|place, name| place == path || name.starts_with('.') || name == "__pycache__",
+    };
+    let tree = gathering.gather(folder, TOOL_DIR)?;
     let files = tree.len();
     let package = match files {
         0 => None,
@@ -145,67 +146,6 @@ fn read_file(path: &Path, most: usize) -> Result<Vec<u8>, Fault> {
         )));
     }
     fs::read(path).map_err(|error| failed(&error))
-}
-
-/// Adds the files of a folder and of those below it.
-fn gather(
-    folder: &Path,
-    manifest: &Path,
-    prefix: &str,
-    depth: usize,
-    total: &mut usize,
-    tree: &mut Tree,
-) -> Result<(), Fault> {
-    let failed = |path: &Path, error: &std::io::Error| {
-        Fault::usage(format!("cannot read {}", path.display())).because(error)
-    };
-    if depth > DEPTH_MAX {
-        return Err(Fault::usage(format!(
-            "{} is deeper than {DEPTH_MAX} folders",
-            folder.display()
-        )));
-    }
-    for entry in fs::read_dir(folder).map_err(|error| failed(folder, &error))? {
-        let entry = entry.map_err(|error| failed(folder, &error))?;
-        let path = entry.path();
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else {
-            return Err(Fault::usage(format!("{} is not UTF-8", path.display())));
-        };
-        if path == manifest || name.starts_with('.') || name == "__pycache__" {
-            continue;
-        }
-        let inside = format!("{prefix}/{name}");
-        let kind = entry.file_type().map_err(|error| failed(&path, &error))?;
-        if kind.is_dir() {
-            gather(&path, manifest, &inside, depth + 1, total, tree)?;
-            continue;
-        }
-        if !kind.is_file() {
-            return Err(Fault::usage(format!(
-                "{} is no regular file: links and devices cannot be part of a tool",
-                path.display()
-            )));
-        }
-        let content = read_file(&path, ARCHIVE_MAX)?;
-        *total += content.len();
-        if *total > ARCHIVE_MAX {
-            return Err(Fault::usage(format!(
-                "the tool's files have more than {}",
-                format_bytes(ARCHIVE_MAX as u64)
-            )));
-        }
-        let mode = entry.metadata().map_err(|error| failed(&path, &error))?;
-        let executable = mode.permissions().mode() & 0o100 != 0;
-        tree.insert(
-            inside,
-            Entry::File {
-                executable,
-                content,
-            },
-        );
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! Directories of this host and a daemon: passing one as a workspace, writing artifacts into one.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use leasehold_control::archive::{self, ARCHIVE_MAX, ENTRIES_MAX, Entry, Tree};
+use leasehold_control::archive;
 use leasehold_core::digest::Digest;
 use leasehold_core::id::RunId;
 use leasehold_core::record::Artifact;
@@ -23,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Remote;
 use crate::fault::Fault;
+use crate::gather::Gathering;
 use crate::run::export::{Destination, Exported};
 use crate::voice::clean;
 
@@ -62,8 +61,12 @@ pub(crate) fn offer(remote: &Remote, path: &Path, mode: WorkspaceMode) -> Result
         )
         .hint("use DIR:clone, and --artifact for what is to come back"));
     }
-    let mut tree = Tree::new();
-    gather(path, "", &mut tree, &mut 0)?;
+    let gathering = Gathering {
+        what: "the workspace",
+        folders: true,
+        leave_out: &|_, _| false,
+    };
+    let tree = gathering.gather(path, "")?;
     let bytes = archive::pack(&tree)
         .map_err(|error| Fault::usage("this directory cannot be sent").because(&error))?;
     let sent: Value = remote.upload("/v1/uploads", "application/x-tar", bytes)?;
@@ -96,72 +99,6 @@ fn pass(socket: &Path, directory: &OwnedFd, mode: WorkspaceMode) -> Result<Strin
             ticket.error.unwrap_or_default()
         ))
     })
-}
-
-/// Reads a tree of plain files and folders. Anything else is refused by name, since it cannot be sent.
-fn gather(at: &Path, name: &str, tree: &mut Tree, bytes: &mut usize) -> Result<(), Fault> {
-    let failed = |path: &Path, error: &std::io::Error| {
-        Fault::usage(format!("cannot read {}", path.display())).because(error)
-    };
-    let mut inside = BTreeMap::new();
-    for entry in fs::read_dir(at).map_err(|error| failed(at, &error))? {
-        let entry = entry.map_err(|error| failed(at, &error))?;
-        let file = entry.file_name().into_string().map_err(|_| {
-            Fault::usage(format!(
-                "{} has a name that is not UTF-8",
-                entry.path().display()
-            ))
-        })?;
-        inside.insert(file, entry);
-    }
-    for (file, entry) in inside {
-        let path = entry.path();
-        let below = if name.is_empty() {
-            file
-        } else {
-            format!("{name}/{file}")
-        };
-        let kind = entry.file_type().map_err(|error| failed(&path, &error))?;
-        if tree.len() >= ENTRIES_MAX {
-            return Err(Fault::usage(format!(
-                "the workspace has more than {ENTRIES_MAX} entries, which is the most that is sent"
-            )));
-        }
-        if kind.is_dir() {
-            tree.insert(below.clone(), Entry::Folder);
-            gather(&path, &below, tree, bytes)?;
-        } else if kind.is_file() {
-            let mut file = File::open(&path).map_err(|error| failed(&path, &error))?;
-            let meta = file.metadata().map_err(|error| failed(&path, &error))?;
-            let mut content = Vec::new();
-            // One more than fits, so that a file that grows is told too long and not read on for ever.
-            let room = ARCHIVE_MAX - *bytes + 1;
-            (&mut file)
-                .take(room as u64)
-                .read_to_end(&mut content)
-                .map_err(|error| failed(&path, &error))?;
-            *bytes += content.len();
-            if *bytes > ARCHIVE_MAX {
-                return Err(Fault::usage(format!(
-                    "the workspace has more than {ARCHIVE_MAX} bytes, which is the most that is sent"
-                )));
-            }
-            let executable = meta.permissions().mode() & 0o100 != 0;
-            tree.insert(
-                below,
-                Entry::File {
-                    executable,
-                    content,
-                },
-            );
-        } else {
-            return Err(Fault::usage(format!(
-                "{} is neither a file nor a folder, and cannot be sent",
-                path.display()
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The artifacts of a run, by their places, no more of them than a worker collects.
@@ -287,19 +224,5 @@ mod tests {
         assert_eq!(taken(&mut &b"abc"[..]), (true, 3));
         assert_eq!(taken(&mut io::repeat(b'x')), (false, 4));
         assert!(!taken(&mut &b"ab"[..]).0 && !taken(&mut &b"abd"[..]).0);
-    }
-
-    #[test]
-    fn a_tree_is_gathered_and_a_link_is_refused() {
-        let root = std::env::temp_dir().join(format!("leasehold-gather-{}", std::process::id()));
-        fs::create_dir_all(root.join("a")).unwrap();
-        fs::write(root.join("a/x"), "1").unwrap();
-        let mut tree = Tree::new();
-        gather(&root, "", &mut tree, &mut 0).unwrap();
-        assert_eq!(tree.keys().collect::<Vec<_>>(), ["a", "a/x"]);
-        std::os::unix::fs::symlink("/etc/shadow", root.join("a/y")).unwrap();
-        let fault = gather(&root, "", &mut Tree::new(), &mut 0).unwrap_err();
-        assert!(fault.chain().contains("a/y"), "{}", fault.chain());
-        fs::remove_dir_all(root).unwrap();
     }
 }

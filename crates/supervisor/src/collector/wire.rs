@@ -105,7 +105,8 @@ pub(super) enum Message {
 const WANT: u8 = 1;
 const ROW: u8 = 2;
 const DONE: u8 = 3;
-const FAILED: u8 = 4;
+/// Kind of a message that tells of a [`failure`], the collector's and the lookout's alike.
+pub(super) const FAILED: u8 = 4;
 const ROW_HEAD: usize = 2 + 8 + 32;
 
 /// Most bytes of one message.
@@ -114,6 +115,21 @@ pub(super) const MESSAGE_MAX: usize = ROW_HEAD + PATH_MAX;
 pub(super) const TAKE: u8 = 1;
 /// The supervisor's answer when there is no more room.
 pub(super) const NO_MORE: u8 = 0;
+
+/// The message of a process that could not be confined: what it tried, and how that failed.
+pub(super) fn failure(errno: i32, attempt: &str) -> Vec<u8> {
+    let mut message = vec![FAILED];
+    message.extend(errno.to_le_bytes());
+    message.extend(attempt.bytes());
+    message
+}
+
+/// Reads what comes after the kind of such a message.
+pub(super) fn read_failure(rest: &[u8]) -> Option<(i32, String)> {
+    let (errno, attempt) = rest.split_first_chunk()?;
+    let attempt = String::from_utf8_lossy(attempt).into_owned();
+    Some((i32::from_le_bytes(*errno), attempt))
+}
 
 impl Message {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -136,12 +152,7 @@ impl Message {
                 message.extend(unmatched.to_le_bytes());
                 message
             }
-            Self::Failed { errno, attempt } => {
-                let mut message = vec![FAILED];
-                message.extend(errno.to_le_bytes());
-                message.extend(attempt.bytes());
-                message
-            }
+            Self::Failed { errno, attempt } => failure(*errno, attempt),
         }
     }
 
@@ -172,11 +183,8 @@ impl Message {
                 Some(Self::Done { cut, unmatched })
             }
             FAILED => {
-                let (errno, attempt) = rest.split_first_chunk()?;
-                Some(Self::Failed {
-                    errno: i32::from_le_bytes(*errno),
-                    attempt: String::from_utf8_lossy(attempt).into_owned(),
-                })
+                let (errno, attempt) = read_failure(rest)?;
+                Some(Self::Failed { errno, attempt })
             }
             _ => None,
         }

@@ -5,6 +5,7 @@
 use leasehold_core::record::LeftChange;
 
 use super::super::names::{self, PATH_MAX};
+use super::super::wire::{FAILED, failure, read_failure};
 
 /// Why something may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,7 +77,6 @@ pub(super) const AGAIN: u8 = 1;
 const READY: u8 = 1;
 const ROW: u8 = 2;
 const DONE: u8 = 3;
-const FAILED: u8 = 4;
 /// Most bytes of one message.
 pub(super) const MESSAGE_MAX: usize = 2 + PATH_MAX;
 
@@ -99,12 +99,7 @@ impl Message {
                 message
             }
             Self::Done(short) => vec![DONE, Short::encode(*short)],
-            Self::Failed { errno, attempt } => {
-                let mut message = vec![FAILED];
-                message.extend(errno.to_le_bytes());
-                message.extend(attempt.bytes());
-                message
-            }
+            Self::Failed { errno, attempt } => failure(*errno, attempt),
         }
     }
 
@@ -121,11 +116,8 @@ impl Message {
             }
             [DONE, short] => Some(Self::Done(Short::decode(*short)?)),
             [FAILED, rest @ ..] => {
-                let (errno, attempt) = rest.split_first_chunk()?;
-                Some(Self::Failed {
-                    errno: i32::from_le_bytes(*errno),
-                    attempt: String::from_utf8_lossy(attempt).into_owned(),
-                })
+                let (errno, attempt) = read_failure(rest)?;
+                Some(Self::Failed { errno, attempt })
             }
             _ => None,
         }
