@@ -14,7 +14,7 @@ HEADER = struct.Struct("<IIIIIIIHHII24x")
 MAGIC, STRINGS_MAX, PAYLOAD_MAX = 0x3158484C, 4096, (1 << 20) + 8192
 READY, TTY, FAILED = 1, 2, 3
 MESSAGE, TERMINAL, STDIO, CWD, RLIMITS, POSTURE, EXEC = range(1, 8)
-PYTHON = os.path.realpath("/usr/bin/python3")
+PYTHON = os.stat("/usr/bin/python3")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HONOURED = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONNOUSERSITE")
 
@@ -129,6 +129,14 @@ def parse(argv):
     return found if found.kind else None
 
 
+def itself(name):
+    """Whether a file is the program that runs here."""
+    try:
+        return os.path.samestat(os.stat(name), PYTHON)
+    except (OSError, ValueError):
+        return False
+
+
 def in_place(argv, env):
     """The invocation if this very python3 is asked for something it can become."""
     name = os.fsdecode(argv[0])
@@ -136,7 +144,7 @@ def in_place(argv, env):
         paths = os.fsdecode(env[b"PATH"]) if b"PATH" in env else DEFAULT_PATH
         places = (os.path.join(place or ".", name) for place in paths.split(":"))
         name = next((place for place in places if os.access(place, os.X_OK)), "")
-    if not name or not os.path.basename(name).startswith("python3") or os.path.realpath(name) != PYTHON:
+    if not os.path.basename(name).startswith("python3") or not itself(name):
         return None
     found = parse([os.fsdecode(word) for word in argv])
     if found is None or any(key.startswith((b"LD_", b"MALLOC_", b"GLIBC_")) for key in env):
@@ -169,8 +177,8 @@ def settle(found, env):
     """What a fresh python3 derives from its flags and environment."""
     os.environ.clear()
     os.environb.update(env)
-    time.tzset()
-    random.seed()
+    if b"TZ" in env:
+        time.tzset()
     flags = found.flags
     own_env = {} if flags & {"I", "E"} else os.environ
     sys.dont_write_bytecode = "B" in flags or bool(own_env.get("PYTHONDONTWRITEBYTECODE"))
@@ -224,19 +232,23 @@ def fresh_main(found):
     return main
 
 
+def perform(found, text):
+    main = fresh_main(found)
+    if found.kind == "m":
+        runpy._run_module_as_main(found.what)
+    else:
+        exec(compile(text[0], text[1], "exec", 0, True), main.__dict__)
+
+
 def run(found, text):
     """Runs it as `__main__`. An exception that comes out is shown as a fresh python3 shows it."""
-    main = fresh_main(found)
     try:
-        if found.kind == "m":
-            runpy._run_module_as_main(found.what)
-        else:
-            exec(compile(text[0], text[1], "exec", 0, True), main.__dict__)
+        perform(found, text)
     except SystemExit:
         raise
     except BaseException as error:
         trace = error.__traceback__
-        while trace and trace.tb_frame.f_code is run.__code__:
+        while trace and trace.tb_frame.f_code in (run.__code__, perform.__code__):
             trace = trace.tb_next
         error.__traceback__ = trace
         sys.excepthook(type(error), error, trace)
@@ -275,17 +287,50 @@ def natively(argv, env):
 
 
 def rehearse():
-    """Touches once what every program touches."""
-    with open(os.devnull, "w") as null:
-        exec(compile("import json\nprint(json.dumps({'a': [1.5, 'b']}), file=null)", "<string>", "exec"),
-             {"null": null})
-    re.compile(r"(\w+)\s*=\s*(\d+)")
+    """Goes the way of a claim, from the message to the end of a program, with the null device for
+    its streams: what is done for the first time costs a multiple. All that this changes a claim sets
+    again, but the path of modules."""
+    code = "import json, re\nprint(json.dumps({'a': [1.5, 'b']}), re.compile(r'(\\w+)\\s*=\\s*(\\d+)'))"
+    argv = [b"/usr/bin/python3", b"-c", os.fsencode(code)]
+    entries = [b"HOME=/", b"LANG=C.UTF-8", b"PATH=/usr/bin:/bin"]
+    payload = b"\0".join([b"/", *argv, *entries, b""])
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    head = MAGIC, 0, len(argv), len(entries), len(payload), os.getuid(), os.getgid(), 0, 0, files, 0
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    path, main = sys.path[:], sys.modules["__main__"]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(theirs, [HEADER.pack(*head) + payload], [null] * 3)
+        found, env, text = take(ours, receive(ours))
+        settle(found, env)
+        perform(found, text)
+        sys.stdout.flush()
+    os.close(null)
+    sys.path[:], sys.modules["__main__"] = path, main
+
+
+def take(channel, message):
+    """What is to be done, its environment, and its text where that is read before the channel is closed.
+    A program that is another one's business is executed here."""
+    words, strings, fds = message
+    argv = strings[1:1 + words[2]]
+    env = dict(entry.split(b"=", 1) for entry in strings[1 + words[2]:] if b"=" in entry)
+    prepare(channel, words, strings[0], fds)
+    found = in_place(argv, env)
+    # Standard input is read when the channel is closed: it may take its time.
+    late = found and (found.kind == "m" or (found.kind, found.what) == ("file", "-"))
+    text = source(found) if found and not late else None
+    if not (late or text):
+        natively(argv, env)
+    sys.orig_argv[:] = [os.fsdecode(word) for word in argv]
+    return found, env, text
 
 
 def wait():
     """Parks, takes the message, and gives what is to run in place."""
     channel = socket.socket(fileno=SOCKET)
     os.set_inheritable(SOCKET, False)
+    rehearse()
     rehearse()
     gc.collect()
     gc.freeze()
@@ -296,24 +341,14 @@ def wait():
         message = receive(channel)
         if message is None:
             os._exit(0)
-        words, strings, fds = message
-        argv = strings[1:1 + words[2]]
-        env = dict(entry.split(b"=", 1) for entry in strings[1 + words[2]:] if b"=" in entry)
-        prepare(channel, words, strings[0], fds)
-        found = in_place(argv, env)
-        # Standard input is read when the channel is closed: it may take its time.
-        late = found and (found.kind == "m" or (found.kind, found.what) == ("file", "-"))
-        text = source(found) if found and not late else None
-        if not (late or text):
-            natively(argv, env)
-        sys.orig_argv[:] = [os.fsdecode(word) for word in argv]
+        found, env, text = take(channel, message)
         settle(found, env)
     except Refusal as refusal:
         step, number = refusal.args
         channel.sendall(reply(FAILED, step, number))
         os._exit(127 if (step, number) == (EXEC, errno.ENOENT) else 126)
     channel.close()
-    return found, source(found) if late and found.kind == "file" else text
+    return found, source(found) if text is None and found.kind == "file" else text
 
 
 run(*wait())

@@ -239,12 +239,12 @@ fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, Str
         .spawn()
         .unwrap();
     let mut word = [0; 6];
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_exact(&mut word)
-        .expect("the supervisor does not start");
+    let said = child.stdout.take().unwrap().read_exact(&mut word);
+    if let Err(error) = said {
+        let log = paths.state().parent().unwrap().join("log");
+        let log = fs::read_to_string(log).unwrap_or_default();
+        panic!("the supervisor does not start: {error}; {log}");
+    }
     assert_eq!(&word, b"ready\n");
     child
 }
