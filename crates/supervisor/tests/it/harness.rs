@@ -225,28 +225,30 @@ impl Drop for Supervisor {
     }
 }
 
+/// Starts one and waits until it listens. One that leaves the field to a dying predecessor, whose spawner
+/// may hold the lock for a moment, is started again, as a caller would.
 fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, String)]) -> Child {
-    let log = fs::File::options()
-        .create(true)
-        .append(true)
-        .open(paths.state().parent().unwrap().join("log"))
-        .unwrap();
-    let limit = variables.iter().find(|(name, _)| name == "NOFILE");
-    let mut child = limited(command(paths, programs), limit.map(|(_, most)| most))
-        .envs(variables.iter().map(|(n, v)| (n, v)))
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    let mut word = [0; 6];
-    let said = child.stdout.take().unwrap().read_exact(&mut word);
-    if let Err(error) = said {
-        let log = paths.state().parent().unwrap().join("log");
-        let log = fs::read_to_string(log).unwrap_or_default();
-        panic!("the supervisor does not start: {error}; {log}");
+    let log = paths.state().parent().unwrap().join("log");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let out = fs::File::options().create(true).append(true).open(&log);
+        let limit = variables.iter().find(|(name, _)| name == "NOFILE");
+        let mut child = limited(command(paths, programs), limit.map(|(_, most)| most))
+            .envs(variables.iter().map(|(n, v)| (n, v)))
+            .stdout(Stdio::piped())
+            .stderr(out.unwrap())
+            .spawn()
+            .unwrap();
+        let mut word = [0; 6];
+        if child.stdout.take().unwrap().read_exact(&mut word).is_ok() {
+            assert_eq!(&word, b"ready\n");
+            return child;
+        }
+        let left = child.wait().unwrap().success() && Instant::now() < end;
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        assert!(left, "the supervisor does not start: {log}");
+        std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(&word, b"ready\n");
-    child
 }
 
 /// The same command under a limit of open files, set by a shell.

@@ -204,3 +204,58 @@ fn a_pass_that_was_ended_anywhere_is_finished_by_the_next() {
     assert_eq!(files(&supervisor, &run_id(2)), ["record.json"]);
     assert!(elsewhere.join("file").exists());
 }
+
+/// Killed in the middle of a pass over many, again and again: the next start goes on, and the last one
+/// finishes.
+#[test]
+fn a_supervisor_killed_while_it_prunes_is_carried_on_by_the_next() {
+    let Some(mut supervisor) = Supervisor::start("keep-killed") else {
+        return;
+    };
+    some_runs(&supervisor, &[1]);
+    let newest = run_id(1);
+    age(&supervisor, &newest, 0);
+    let from = supervisor.paths.runs().join(newest.as_str());
+    let template = record(&supervisor, &newest);
+    let many: Vec<RunId> = (0..200_u32)
+        .map(|number| {
+            let mut entropy = [9; 13];
+            entropy[..4].copy_from_slice(&number.to_le_bytes());
+            RunId::from_entropy(&entropy)
+        })
+        .collect();
+    for run in &many {
+        let to = supervisor.paths.runs().join(run.as_str());
+        fs::create_dir(&to).unwrap();
+        for name in ["stdout", "stderr"] {
+            fs::copy(from.join(name), to.join(name)).unwrap();
+        }
+        let record = RunRecord {
+            run: run.clone(),
+            ..template.clone()
+        };
+        fs::write(to.join("record.json"), serde_json::to_vec(&record).unwrap()).unwrap();
+        age(&supervisor, run, 5);
+    }
+    let left = |supervisor: &Supervisor| {
+        let whole = many.iter().filter(|run| whole(supervisor, run));
+        whole.count()
+    };
+    for kill in 0..6 {
+        let before = left(&supervisor);
+        assert!(
+            before > 0,
+            "over after {kill} kills: it was never in the middle"
+        );
+        supervisor.kill();
+        supervisor.succeed_with(&[("LEASEHOLD_KEEP_RUNS", "1")]);
+        eventually("some are pruned", || left(&supervisor) < before);
+    }
+    eventually("all are pruned", || left(&supervisor) == 0);
+    for run in &many {
+        let pruned = || files(&supervisor, run) == ["record.json"];
+        eventually("what was begun is finished", pruned);
+        assert!(record(&supervisor, run).pruned_unix_ms.is_some());
+    }
+    assert!(whole(&supervisor, &newest));
+}
