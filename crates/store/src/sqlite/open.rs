@@ -4,6 +4,7 @@
 //! number is the database's `user_version`. A database of a newer program is refused and left alone.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,6 +41,9 @@ const STATEMENTS: usize = 128;
 
 /// Most memory that the connection that writes keeps pages in.
 const CACHE_KIB: i64 = 8_192;
+
+/// How long the log is from the start.
+const LOG_BYTES: u64 = 4 << 20;
 
 /// Where a store's files are.
 #[derive(Debug, Clone)]
@@ -107,7 +111,27 @@ pub(super) fn writer(path: &Path) -> Result<Connection, OpenError> {
         .and_then(|()| conn.pragma_update(None, "temp_store", "memory"))
         .and_then(|()| conn.pragma_update(None, "cache_size", -CACHE_KIB))
         .map_err(|error| told(path, error))?;
+    lengthen(&log_of(path));
     Ok(conn)
+}
+
+/// The log that the engine keeps beside a database.
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// Fills the log with zeros to a length that it seldom outgrows: a sync of what is written over need not write where
+/// the file ends as well. The engine reads a log up to the first piece that is no part of it. Where there is no room,
+/// it grows as it is written.
+fn lengthen(log: &Path) {
+    let Ok(mut file) = OpenOptions::new().append(true).open(log) else {
+        return;
+    };
+    let long = file.metadata().map_or(u64::MAX, |found| found.len());
+    let zeros = vec![0; usize::try_from(LOG_BYTES.saturating_sub(long)).unwrap_or_default()];
+    let _ = file.write_all(&zeros).and_then(|()| file.sync_all());
 }
 
 /// Opens a connection that only reads.

@@ -32,13 +32,13 @@ const QUEUE_MAX: usize = 1_024;
 /// Most jobs of one commit.
 const BATCH_MAX: usize = 256;
 /// How long nothing must come before a checkpoint is taken that is worth it.
-const IDLE: Duration = Duration::from_millis(200);
+const IDLE: Duration = Duration::from_millis(50);
 /// Jobs that make it worth it: what they wrote more than once is moved once.
 const WORTH_JOBS: usize = 128;
 /// How long nothing must come before any is taken.
 const LONG_IDLE: Duration = Duration::from_secs(5);
 /// Jobs after which a checkpoint is taken although there is no idle moment.
-const BUSY_JOBS: usize = 4_096;
+const BUSY_JOBS: usize = 2_048;
 
 /// What a job needs of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
