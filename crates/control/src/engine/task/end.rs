@@ -182,6 +182,8 @@ impl Task {
             count(&self.engine.metrics.misses[why]);
         }
         self.conclude(&outcome, facts).await?;
+        // Whoever waits for the outcome goes first.
+        tokio::task::yield_now().await;
         self.remember(&outcome).await;
         let (stages, observed) = self.removed(Some(execution)).await;
         self.engine.metrics.removed.add(ended.elapsed());
