@@ -193,4 +193,7 @@ pub struct SandboxStatus {
     /// The run in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
+    /// Whether it is one of those kept parked: the next run may have it at any moment.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pooled: bool,
 }

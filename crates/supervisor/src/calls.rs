@@ -569,6 +569,7 @@ impl Server {
                 Role::Run(run) => self.runs.get(&run).map(|run| run.record.run.clone()),
                 Role::Pool(_) | Role::Provisioned(_) => None,
             },
+            pooled: matches!(sandbox.role, Role::Pool(_)),
         });
         let stuck = self.stuck.values().map(|stuck| &stuck.entry);
         let stuck = stuck.map(|entry| SandboxStatus {
@@ -576,6 +577,7 @@ impl Server {
             state: State::Stuck,
             init_pid: 0,
             run: entry.run.clone(),
+            pooled: false,
         });
         let mut all: Vec<_> = living.chain(stuck).collect();
         all.sort_by(|a, b| a.sandbox.cmp(&b.sandbox));

@@ -321,13 +321,15 @@ impl Backend for ProcessBackend {
         Box::pin(async move {
             let _trying = self.shared.trying.lock().await;
             let mut swept = Swept::default();
-            for SandboxStatus { sandbox, run, .. } in self.known().await? {
-                if run.is_some() || live.contains(&sandbox) {
+            for status in self.known().await? {
+                let SandboxStatus { sandbox, run, .. } = status;
+                // One that is parked may be a run's by the time it would be ended.
+                if run.is_some() || status.pooled || live.contains(&sandbox) {
                     continue;
                 }
                 match computer::destroy(&self.shared, &sandbox).await {
                     Ok(observed) => swept.ended.push((sandbox, observed)),
-                    // A slot of the supervisor's own pool is not ours to end.
+                    // It is gone already.
                     Err(ClientError::Refused(error)) if error.kind == ErrorKind::NotFound => {}
                     Err(error) => return Err(error.into()),
                 }

@@ -56,6 +56,7 @@ fn a_provisioned_sandbox_waits_serves_one_run_and_is_gone() {
     let sandbox = provision(&mut client);
     let seen = status(&mut client);
     assert_eq!((&seen[0].sandbox, seen[0].state), (&sandbox, State::Parked));
+    assert!(!seen[0].pooled, "it is the caller's own");
     let request = Request::Usage {
         sandbox: sandbox.clone(),
     };
@@ -147,7 +148,8 @@ fn a_pool_serves_without_making_and_applies_the_limits_of_the_run() {
         count,
     };
     assert_eq!(client.ask(pool(2)).0, Event::Done);
-    assert_eq!(status(&mut client).len(), 2);
+    let seen = status(&mut client);
+    assert_eq!(seen.iter().filter(|one| one.pooled).count(), 2);
     let mut spec = SandboxSpec::default();
     spec.limits.pids = Limit::asked(4);
     let bomb = "for i in 1 2 3 4 5 6 7; do sleep 5 & done; wait; exit 3";
