@@ -19,6 +19,7 @@ mod python;
 mod report;
 mod sample;
 mod service;
+mod smallest;
 mod wire;
 
 use crate::cli::BenchFlags;

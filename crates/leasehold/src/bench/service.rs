@@ -1,6 +1,6 @@
 //! The whole service: a run asked for over HTTP, with everything durable that a run leaves, against the same
-//! run given to the daemon's own supervisor and against `bwrap`, round by round; then many at once, and what
-//! the daemon holds of the memory.
+//! run given to the daemon's own supervisor, against the smallest service there can be and against `bwrap`, round
+//! by round; then many at once, and what the daemon holds of the memory.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -19,7 +19,8 @@ use super::ground::Ground;
 use super::peer;
 use super::report::Report;
 use super::sample::{Samples, Summary};
-use super::wire::Wire;
+use super::smallest::Smallest;
+use super::wire::{Answer, Wire};
 use crate::fault::Fault;
 
 /// What is run, by all.
@@ -39,6 +40,7 @@ const RUNS: u32 = 1_000;
 struct Rows {
     http: Samples,
     direct: Samples,
+    smallest: Samples,
     cold_direct: u32,
 }
 
@@ -68,7 +70,15 @@ pub(crate) fn measure(
     std::thread::sleep(REST * 10);
     memory(&daemon, "after its start", report)?;
     let mut wire = daemon.wire()?;
-    single(runs, &arena, &mut wire, &mut worker, interrupt, report)?;
+    let smallest = Smallest::start(&arena, TRUE, daemon.worker()?)?;
+    single(
+        runs,
+        &arena,
+        (&mut wire, smallest),
+        &mut worker,
+        interrupt,
+        report,
+    )?;
     crowds(runs, &daemon, &mut wire, &mut worker, interrupt, report)?;
     for _ in 0..RUNS {
         interrupt.check()?;
@@ -82,7 +92,7 @@ pub(crate) fn measure(
 fn single(
     runs: u32,
     arena: &Arena,
-    wire: &mut Wire,
+    (wire, mut smallest): (&mut Wire, Smallest),
     worker: &mut Client,
     interrupt: &Interrupt,
     report: &mut Report,
@@ -98,12 +108,15 @@ fn single(
         let target = Target::New(SandboxSpec::default());
         let times = arena::once(worker, target, arena::command(&[TRUE]), &[])?;
         full(worker)?;
+        let least = answered(&mut smallest.wire)?.0;
+        full(worker)?;
         if round == 0 {
             // It also paid for what is made once.
             before = counted(wire)?;
             continue;
         }
         rows.http.add(took);
+        rows.smallest.add(least);
         match times.record.warm {
             true => rows.direct.add(times.ended),
             false => rows.cold_direct += 1,
@@ -134,6 +147,11 @@ fn tell(
         "the same run by the daemon's supervisor → ended",
         direct.clone(),
     );
+    let smallest = said(&rows.smallest);
+    report.row(
+        "the smallest service: HTTP, two synced rows, the same run",
+        smallest.clone(),
+    );
     report.row(format!("bwrap, {TRUE}"), bwrap.clone());
     let over = match (&http, &direct) {
         (Ok(http), Ok(direct)) => Ok(http.p50_ms - direct.p50_ms),
@@ -152,6 +170,16 @@ fn tell(
         Must::AtLeast(4.0),
         "",
     ));
+    for (name, of) in [
+        ("p50", p50 as fn(&Summary) -> f64),
+        ("p95", |summary| summary.p95_ms),
+    ] {
+        if let (Ok(ours), Ok(bwrap)) = (ratio(&http, &smallest, of), ratio(&bwrap, &smallest, of)) {
+            report.note(format!(
+                "{name}: POST /v1/runs ÷ the smallest service {ours:.2}; bwrap ÷ the smallest service {bwrap:.2}"
+            ));
+        }
+    }
     let each = |of: fn(&Counted) -> f64| (of(&after) - of(&before)) / f64::from(runs);
     report.note(format!(
         "one at a time: {:.2} writes in {:.2} commits for each run over HTTP; {} of {runs} were cold, and {} by the supervisor",
@@ -237,12 +265,17 @@ fn burst(wires: &mut [Wire], ended: &mut Samples) -> u32 {
     failures
 }
 
-/// One run over HTTP, from the first byte sent to the last one read.
-fn run(wire: &mut Wire) -> Result<Duration, Fault> {
-    let failed = |error: std::io::Error| Fault::host("the daemon did not answer").because(&error);
+/// Asks for one run, from the first byte sent to the last one read.
+fn answered(wire: &mut Wire) -> Result<(Duration, Answer), Fault> {
+    let failed = |error: std::io::Error| Fault::host("the service did not answer").because(&error);
     let begun = Instant::now();
     let answer = wire.ask("POST", "/v1/runs", REQUEST).map_err(failed)?;
-    let took = begun.elapsed();
+    Ok((begun.elapsed(), answer))
+}
+
+/// One run over HTTP that does what it should.
+fn run(wire: &mut Wire) -> Result<Duration, Fault> {
+    let (took, answer) = answered(wire)?;
     let told: Value = serde_json::from_slice(&answer.body)
         .map_err(|error| Fault::host("the daemon answered no JSON").because(&error))?;
     let completed = told["outcome"].is_object() && told["error"].is_null();
