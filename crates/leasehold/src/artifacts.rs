@@ -34,6 +34,10 @@ pub(crate) fn main(flags: &ArtifactsFlags) -> Result<u8, Fault> {
 /// Of a run without a daemon: from the copies beside its record.
 fn alone(paths: &Paths, run: &RunId, flags: &ArtifactsFlags) -> Result<u8, Fault> {
     let mut record = show::kept(paths, run)?;
+    if record.end.is_none() {
+        return Err(Fault::usage(format!("run {run} is not over"))
+            .hint("its files are collected when its command has ended"));
+    }
     record.artifacts = chosen(record.artifacts, run, flags)?;
     let artifacts = record.artifacts.clone();
     finish(flags, &artifacts, |destination| {

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use leasehold_e2e::{Instance, Need, need};
+use rustix::process::Signal;
 
 use crate::record::assert_nothing_left;
 
@@ -163,6 +165,22 @@ fn artifacts_are_listed_and_taken_after_the_run() {
         "{}",
         none.err()
     );
+}
+
+/// Before the end of a run nothing is collected, and that is what is said.
+#[test]
+fn artifacts_of_a_run_that_is_not_over_are_none_yet() {
+    let instance = Instance::new();
+    let script = "printf one > a.txt; echo up; exec sleep 60";
+    let run = instance.start(["run", "--artifact", "a.txt", "--", "sh", "-c", script]);
+    run.await_out("up", Duration::from_secs(30));
+    let refused = instance.cli(["artifacts", &instance.last_run()]);
+    let refused = refused.status_is(2).err();
+    assert!(refused.contains("is not over"), "{refused}");
+    run.signal(Signal::INT);
+    run.wait(Duration::from_secs(30)).status_is(130);
+    let listed = instance.cli(["artifacts", &instance.last_run()]);
+    assert!(listed.status_is(0).out().contains("a.txt"));
 }
 
 /// An artifact never overwrites through a link that waits in the caller's own folder.
