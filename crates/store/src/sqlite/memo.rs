@@ -1,9 +1,10 @@
 //! Rows that every admission looks at and only [`Store::change`](crate::seam::Store::change) changes, as they
 //! were last read.
 //!
-//! A change holds for whoever reads after it was answered: nothing is remembered while one is under way, and
-//! what was remembered or is being read when it begins is forgotten. Only what is there is remembered, but
-//! for policies, since most scopes have none.
+//! A change holds for whoever reads after it was answered: nothing is remembered while one is under way, what
+//! was remembered when it begins is forgotten, and what is being read when it begins or ends is not remembered,
+//! since it may be from before the commit. Only what is there is remembered, but for policies, since most scopes
+//! have none.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -50,7 +51,7 @@ impl Remembered for Option<PolicyRow> {
 /// What is remembered.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// Changes that began so far.
+    /// How often a change began or ended so far.
     era: u64,
     /// Changes that are under way.
     changing: usize,
@@ -86,7 +87,7 @@ impl Memo {
         pick(&mut kept).get(key).cloned().ok_or(era)
     }
 
-    /// Remembers a row, unless a change began since `era` or is under way.
+    /// Remembers a row, unless a change began or ended since `era` or is under way.
     pub(super) fn put<K: Hash + Eq, V: Remembered>(
         &self,
         pick: Pick<K, V>,
@@ -120,7 +121,10 @@ impl Memo {
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        self.0.lock().changing -= 1;
+        let mut kept = self.0.lock();
+        kept.changing -= 1;
+        // Who began to read during the change may have seen what was there before its commit.
+        kept.era += 1;
     }
 }
 
@@ -148,9 +152,12 @@ mod tests {
         memo.put(POLICIES, "a".to_owned(), None, during);
         assert!(read(&memo, "a").is_err());
         drop(second);
-        memo.put(POLICIES, "a".to_owned(), None, era);
-        assert!(read(&memo, "a").is_err(), "it was read before the change");
-        memo.put(POLICIES, "a".to_owned(), None, during);
+        for (read_in, when) in [(era, "before"), (during, "during")] {
+            memo.put(POLICIES, "a".to_owned(), None, read_in);
+            assert!(read(&memo, "a").is_err(), "it was read {when} the change");
+        }
+        let after = read(&memo, "a").unwrap_err();
+        memo.put(POLICIES, "a".to_owned(), None, after);
         assert_eq!(read(&memo, "a"), Ok(None));
     }
 

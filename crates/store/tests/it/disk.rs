@@ -311,7 +311,27 @@ async fn a_database_of_before_is_brought_along() {
     let wanted = told(open(&today)).await;
     std::fs::create_dir(&before).unwrap();
     as_format_2(&today.join("store.db"), &before.join("store.db"));
+    let conn = rusqlite::Connection::open(before.join("store.db")).unwrap();
+    conn.execute_batch(
+        "INSERT INTO policies (scope, version, document, digest, published_ms)
+         VALUES ('tenant/default', 1, x'01', 'sha256:' || hex(zeroblob(32)), 7),
+                ('tenant/default', 2, x'02', 'sha256:' || hex(zeroblob(32)), 8),
+                ('tenant/acme', 1, x'03', 'sha256:' || hex(zeroblob(32)), 9);",
+    )
+    .unwrap();
+    drop(conn);
     assert_eq!(told(open(&before)).await, wanted);
+    // What stood in the place of the built-in policy is the operator's word; nobody else's becomes it.
+    let store = open(&before);
+    let of = async |scope: &str| store.policy(scope.to_owned()).await.unwrap();
+    let policy = of("platform/tenant/default").await.unwrap();
+    assert_eq!(
+        (policy.version, policy.document, policy.published_unix_ms),
+        (1, vec![2], 8)
+    );
+    assert!(of("tenant/default").await.is_some());
+    assert_eq!(of("platform/tenant/acme").await, None);
+    drop(store);
     // It goes on from there.
     let world = World::new(open(&before));
     world.finish(lives[0].clone()).await.unwrap();
