@@ -447,6 +447,88 @@ mod tests {
         }
     }
 
+    /// A value whose objects have their keys in any order, and some of them twice.
+    enum Any {
+        Whole(i64),
+        Large(u64),
+        Text(String),
+        List(Vec<Any>),
+        Object(Vec<(String, Any)>),
+    }
+
+    impl Serialize for Any {
+        fn serialize<S: ser::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+            match self {
+                Self::Whole(number) => to.serialize_i64(*number),
+                Self::Large(number) => to.serialize_u64(*number),
+                Self::Text(text) => to.serialize_str(text),
+                Self::List(items) => to.collect_seq(items),
+                Self::Object(fields) => {
+                    to.collect_map(fields.iter().map(|(key, value)| (key, value)))
+                }
+            }
+        }
+    }
+
+    /// Numbers from a seed, the same in every run of the test.
+    struct Seeded(u64);
+
+    impl Seeded {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut mixed = self.0;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (mixed ^ (mixed >> 31)) % bound
+        }
+
+        fn text(&mut self) -> String {
+            // Beyond U+FFFF the order of UTF-16 is another one than that of UTF-8.
+            const LETTERS: [char; 12] = [
+                'a',
+                'B',
+                '"',
+                '\\',
+                '/',
+                '\n',
+                '\u{0}',
+                '\u{7f}',
+                'é',
+                '\u{2028}',
+                '\u{ffff}',
+                '\u{1f600}',
+            ];
+            let letter = |seed: &mut Self| LETTERS[seed.below(12) as usize];
+            (0..self.below(4)).map(|_| letter(self)).collect()
+        }
+
+        fn any(&mut self, depth: u64) -> Any {
+            let items = |seed: &mut Self| 0..seed.below(5);
+            match self.below(if depth == 0 { 3 } else { 6 }) {
+                0 => Any::Whole([0, -1, 1 << 53, i64::MIN][self.below(4) as usize]),
+                1 => Any::Large(u64::MAX - self.below(2)),
+                2 => Any::Text(self.text()),
+                3 => Any::List(items(self).map(|_| self.any(depth - 1)).collect()),
+                _ => {
+                    let fields = items(self).map(|_| (self.text(), self.any(depth - 1)));
+                    Any::Object(fields.collect())
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_value_has_the_form_that_a_tree_of_values_gives() {
+        let mut seeded = Seeded(5);
+        let mut longest = 0;
+        for _ in 0..5_000 {
+            let any = seeded.any(4);
+            same(&any);
+            longest = longest.max(by_tree(&any).len());
+        }
+        assert!(longest > 500, "{longest}");
+    }
+
     #[test]
     fn what_is_no_json_is_refused() {
         let bad = BTreeMap::from([(vec![1], 1)]);
