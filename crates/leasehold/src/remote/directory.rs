@@ -14,6 +14,8 @@ use leasehold_core::spec::WorkspaceMode;
 use leasehold_protocol::socket::send_with_fds;
 use leasehold_protocol::supervisor::artifact_name;
 use leasehold_supervisor::collector::CollectBounds;
+use leasehold_supervisor::collector::names::unescape;
+use leasehold_supervisor::collector::obeyed::may_execute_on_host;
 use rustix::fs::{Mode, OFlags, open};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -110,7 +112,7 @@ pub(crate) fn artifacts(remote: &Remote, run: &RunId) -> Result<Vec<Artifact>, F
     let artifacts: Vec<Artifact> = serde_json::from_value(list["artifacts"].clone())
         .map_err(|error| Fault::host("the daemon gave no list of artifacts").because(&error))?;
     bounded(&artifacts)?;
-    Ok(artifacts)
+    named(artifacts)
 }
 
 /// Writes artifacts of a run into a directory of this host, by the same rules as for a run without a daemon.
@@ -136,6 +138,17 @@ pub(crate) fn take(
         })?;
     }
     destination.take_from(&staging.0, artifacts)
+}
+
+/// Marks what this host's tools may execute by its name: a daemon that lies about it would have a hook written.
+fn named(mut artifacts: Vec<Artifact>) -> Result<Vec<Artifact>, Fault> {
+    for artifact in artifacts.iter_mut().filter(|file| file.sha256.is_some()) {
+        let path = unescape(&artifact.path).map_err(|error| {
+            Fault::host("the daemon lists an artifact that no collection finds").because(&error)
+        })?;
+        artifact.may_execute_on_host |= may_execute_on_host(&path);
+    }
+    Ok(artifacts)
 }
 
 /// Checks a list against what a worker collects at most, so that no daemon fills this host.
@@ -202,15 +215,46 @@ impl Drop for Staging {
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_daemon_fills_this_host_with_artifacts() {
-        let file = |bytes| Artifact {
-            path: "a".to_owned(),
+    fn listed(path: &str, bytes: u64) -> Artifact {
+        Artifact {
+            path: path.to_owned(),
             bytes,
             sha256: Some(Digest::of(b"abc").hex()),
             skipped: None,
             may_execute_on_host: false,
+        }
+    }
+
+    /// A daemon lists hooks as plain files: they stay out of the directory unless somebody asks for such.
+    #[test]
+    fn no_daemon_has_this_hosts_tools_execute_what_it_sends() {
+        let root = std::env::temp_dir().join(format!("leasehold-hooks-{}", std::process::id()));
+        let (staging, out) = (root.join("staging"), root.join("out"));
+        fs::create_dir_all(&staging).unwrap();
+        let paths = ["a", ".git/hooks/pre-commit", ".ENVRC", "b\\x2f.bashrc"];
+        for at in 0..paths.len() {
+            fs::write(staging.join(artifact_name(at)), "abc").unwrap();
+        }
+        let list = || paths.map(|path| listed(path, 3)).to_vec();
+        let there = |path: &str| out.join(path).exists();
+        let write = |list: &[Artifact]| {
+            let destination = Destination::open(&out, false).unwrap();
+            destination.take_from(&staging, list).unwrap();
         };
+        write(&named(list()).unwrap());
+        assert!(there("a") && !there(".git") && !there(".ENVRC") && !there("b"));
+        // The control: as the daemon lists them, they are written.
+        write(&list());
+        assert!(there(".git/hooks/pre-commit") && there("b/.bashrc"));
+        for path in ["/etc/x", "../x", "a/./b", "a\\x00b", "a//b", ""] {
+            assert!(named(vec![listed(path, 3)]).is_err(), "{path}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn no_daemon_fills_this_host_with_artifacts() {
+        let file = |bytes| listed("a", bytes);
         assert!(bounded(&[file(1 << 20), file(1 << 20)]).is_ok());
         assert!(bounded(&[file(u64::MAX), file(u64::MAX)]).is_err());
         assert!(bounded(&vec![file(0); 5_000]).is_err());
