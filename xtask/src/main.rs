@@ -1,4 +1,4 @@
-//! The project's own tasks: `cargo xtask ci|tidy|bench|test-v2|setup|demo`.
+//! The project's own tasks: `cargo xtask ci|tidy|bench|test-v2|setup|demo|templates`.
 //!
 //! All automation is here, in Rust, so that a person and CI run the same code. Nothing of the product
 //! may depend on it.
@@ -16,6 +16,7 @@ mod runner;
 mod setup;
 mod step;
 mod tally;
+mod templates;
 mod tidy;
 mod tree;
 mod v2;
@@ -26,7 +27,7 @@ use anyhow::{Result, bail};
 use tally::Tally;
 
 /// The tasks and what each does.
-const TASKS: [(&str, &str); 6] = [
+const TASKS: [(&str, &str); 7] = [
     ("ci", "all that CI runs, in its order"),
     ("tidy", "rules of the work tree that no compiler holds"),
     (
@@ -42,6 +43,10 @@ const TASKS: [(&str, &str); 6] = [
         "install with apt-get what building, tests and demo need",
     ),
     ("demo", "two runs that show what it is"),
+    (
+        "templates",
+        "build the snapshot templates of Python and JavaScript; takes one's name to build it alone",
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -70,6 +75,7 @@ fn dispatch(words: &[&str]) -> Result<Tally> {
         ["bench", rest @ ..] => bench::run(rest),
         ["setup"] => setup::run(&[&setup::DEMO[..], &setup::TESTS[..]].concat()),
         ["demo"] => demo::run(),
+        ["templates", names @ ..] => templates::run(names),
         ["test-v2"] => v2::run(None),
         ["test-v2", filter] => v2::run(Some(filter)),
         _ => bail!("usage: cargo xtask TASK\n{}", usage()),
@@ -77,6 +83,6 @@ fn dispatch(words: &[&str]) -> Result<Tally> {
 }
 
 fn usage() -> String {
-    let line = |(name, what): &(&str, &str)| format!("  {name:<8} {what}\n");
+    let line = |(name, what): &(&str, &str)| format!("  {name:<9} {what}\n");
     TASKS.iter().map(line).collect()
 }

@@ -1,0 +1,248 @@
+//! Builds snapshot templates: WebAssembly components that hold an interpreter as it is after its start.
+//!
+//! A template is an ordinary `wasi:cli/command`: it reads arguments, environment, standard input and the
+//! directories it is given, writes its output and ends with a status. Every instance is a fresh interpreter
+//! that starts in a few milliseconds, since what a start does was done once, in the build.
+//!
+//! [`build`] makes one from packages of PyPI or npm at pinned versions and digests, in a private folder. The
+//! result is *not* the same byte for byte when it is built again: both tool chains draw random numbers and
+//! read clocks while the interpreter starts. A template is therefore known by the digest in its manifest.
+//!
+//! The interpreters' own side is in `python/_leasehold` and `javascript/src`; how they behave is told case
+//! by case in `cases`, which whatever runs them is tested with.
+
+pub mod cases;
+mod command;
+mod digest;
+mod error;
+mod javascript;
+mod manifest;
+mod packages;
+mod python;
+mod scan;
+#[cfg(test)]
+mod scratch;
+mod work;
+
+use std::path::{Path, PathBuf};
+
+pub use error::BuildError;
+pub use manifest::{Component, Input, Manifest};
+pub use packages::Packages;
+
+use work::Work;
+
+/// Largest component that is taken from a tool chain, in bytes.
+pub const COMPONENT_BYTES_MAX: u64 = 512 << 20;
+
+/// What decides, beside the inputs that it takes, what comes out.
+const BUILDER: [&str; 4] = [
+    include_str!("lib.rs"),
+    include_str!("python.rs"),
+    include_str!("javascript.rs"),
+    include_str!("scan.rs"),
+];
+
+/// An interpreter that templates are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interpreter {
+    /// CPython with the standard library, as far as it is pure.
+    Python,
+    /// SpiderMonkey with the modules of node that need no system.
+    JavaScript,
+}
+
+impl Interpreter {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Python, Self::JavaScript];
+
+    /// Its name, which a template without packages of its own has too.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::JavaScript => "javascript",
+        }
+    }
+}
+
+/// What is to be built.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// The template's name: letters, digits, `-` and `_`, at most 64.
+    pub name: String,
+    /// Its interpreter.
+    pub interpreter: Interpreter,
+    /// Packages that are baked in. Only Python takes any.
+    pub packages: Packages,
+    /// Modules of those packages that are in the template, but not imported in the build: those that act
+    /// when they are imported, and those that cannot be imported without something a run has.
+    pub lazy: Vec<String>,
+}
+
+impl Recipe {
+    /// A template of an interpreter and nothing else.
+    #[must_use]
+    pub fn bare(interpreter: Interpreter) -> Self {
+        Self {
+            name: interpreter.name().to_owned(),
+            interpreter,
+            packages: Packages::None,
+            lazy: Vec::new(),
+        }
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        let fits = (1..=64).contains(&self.name.len())
+            && self
+                .name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        if !fits {
+            return Err(BuildError::Name(self.name.clone()));
+        }
+        if self.interpreter == Interpreter::JavaScript
+            && (self.packages != Packages::None || !self.lazy.is_empty())
+        {
+            return Err(BuildError::NoPackages);
+        }
+        Ok(())
+    }
+}
+
+/// Where things are built.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Folder for the tool chains, kept from build to build.
+    pub tools: PathBuf,
+    /// Folder that gets `NAME.wasm` and `NAME.json`.
+    pub output: PathBuf,
+}
+
+/// What the template would be made of, as far as it is known before it is built: the manifest of an earlier
+/// build with the same list need not be built again.
+///
+/// # Errors
+/// When the recipe makes no sense or its packages cannot be read.
+pub fn inputs(recipe: &Recipe) -> Result<Vec<Input>, BuildError> {
+    recipe.check()?;
+    let mut inputs = vec![Input {
+        name: "builder".to_owned(),
+        sha256: digest::list(BUILDER.iter().map(|text| text.as_bytes())),
+    }];
+    inputs.extend(match recipe.interpreter {
+        Interpreter::Python => python::inputs(),
+        Interpreter::JavaScript => javascript::inputs(),
+    });
+    inputs.extend(recipe.packages.inputs()?);
+    inputs.extend(recipe.lazy.iter().map(|module| Input {
+        name: format!("lazy {module}"),
+        sha256: digest::of(module.as_bytes()),
+    }));
+    Ok(inputs)
+}
+
+/// Builds one template and gives its manifest, which is in the output folder as well.
+///
+/// # Errors
+/// When the recipe makes no sense, a program is missing or fails, packages are not pure, or something of
+/// this machine is found in the result. Nothing is in the output folder then that was not there before.
+pub fn build(recipe: &Recipe, places: &Places) -> Result<Manifest, BuildError> {
+    let inputs = inputs(recipe)?;
+    let work = Work::new(&places.output)?;
+    let made = match recipe.interpreter {
+        Interpreter::Python => python::make(recipe, &places.tools, &work)?,
+        Interpreter::JavaScript => javascript::make(&places.tools, &work)?,
+    };
+    let mut bytes = error::read(&made.component, COMPONENT_BYTES_MAX)?;
+    scan::neutralize(&mut bytes, work.path());
+    scan::check(&bytes, &private(recipe, places, &work))?;
+    let manifest = Manifest {
+        format: manifest::FORMAT,
+        name: recipe.name.clone(),
+        interpreter: recipe.interpreter.name().to_owned(),
+        interpreter_version: made.version,
+        component: Component {
+            sha256: digest::of(&bytes),
+            bytes: bytes.len() as u64,
+        },
+        inputs,
+        modules: made.modules,
+    };
+    work.publish(&recipe.name, &bytes, &manifest, &places.output)?;
+    Ok(manifest)
+}
+
+/// Texts that must not be in a template: folders of this machine.
+fn private(recipe: &Recipe, places: &Places, work: &Work) -> Vec<String> {
+    let mut folders: Vec<&Path> = vec![work.path(), &places.tools, &places.output];
+    folders.extend(recipe.packages.path());
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    folders.extend(home.as_deref());
+    folders
+        .into_iter()
+        .filter_map(|folder| folder.canonicalize().ok())
+        // A short one, such as `/root`, is a word of many programs.
+        .filter(|folder| folder.components().count() > 2)
+        .map(|folder| folder.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// What an interpreter's side of the build gives.
+struct Made {
+    component: PathBuf,
+    version: String,
+    modules: Vec<String>,
+}
+
+/// A text of ours that is part of a template.
+struct Embedded {
+    path: &'static str,
+    text: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_file_name() {
+        for (name, good) in [
+            ("python", true),
+            ("my-tools_2", true),
+            ("", false),
+            ("../up", false),
+            ("a b", false),
+        ] {
+            let recipe = Recipe {
+                name: name.to_owned(),
+                ..Recipe::bare(Interpreter::Python)
+            };
+            assert_eq!(inputs(&recipe).is_ok(), good, "{name}");
+        }
+    }
+
+    #[test]
+    fn packages_are_for_python() {
+        let recipe = Recipe {
+            packages: Packages::Folder("anywhere".into()),
+            ..Recipe::bare(Interpreter::JavaScript)
+        };
+        assert!(matches!(inputs(&recipe), Err(BuildError::NoPackages)));
+    }
+
+    #[test]
+    fn inputs_say_what_a_template_is_made_of() {
+        for interpreter in Interpreter::ALL {
+            let recipe = Recipe::bare(interpreter);
+            let first = inputs(&recipe).unwrap();
+            assert_eq!(first, inputs(&recipe).unwrap());
+            assert!(first.iter().all(|input| input.sha256.len() == 64));
+            let lazy = Recipe {
+                lazy: vec!["some.module".to_owned()],
+                ..recipe
+            };
+            assert_ne!(inputs(&lazy).ok(), Some(first));
+        }
+    }
+}

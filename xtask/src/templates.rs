@@ -1,0 +1,76 @@
+//! `cargo xtask templates`: builds the snapshot templates into `target/templates`, those that are not there.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use leasehold_template::{Interpreter, Manifest, Places, Recipe, build, inputs};
+
+use crate::tally::Tally;
+use crate::{setup, tree};
+
+/// What building them needs: package and the program it brings.
+const NEEDS: [(&str, &str); 4] = [
+    ("python3", "python3"),
+    ("python3-pip", "pip3"),
+    ("nodejs", "node"),
+    ("npm", "npm"),
+];
+
+/// Builds the templates with those names; all where there are none.
+///
+/// # Errors
+/// When a name is of no template, or one cannot be built.
+pub(crate) fn run(names: &[&str]) -> Result<Tally> {
+    let chosen: Vec<Interpreter> = Interpreter::ALL
+        .into_iter()
+        .filter(|interpreter| names.is_empty() || names.contains(&interpreter.name()))
+        .collect();
+    if let Some(unknown) = names.iter().find(|name| {
+        !chosen
+            .iter()
+            .any(|interpreter| interpreter.name() == **name)
+    }) {
+        let known = Interpreter::ALL.map(Interpreter::name).join(", ");
+        bail!("no template `{unknown}`; there are {known}");
+    }
+    let mut tally = setup::run(&NEEDS)?;
+    // Packages are no templates.
+    tally.passed = 0;
+    let places = Places {
+        tools: tree::target().join("templates/tools"),
+        output: tree::target().join("templates"),
+    };
+    for interpreter in chosen {
+        let recipe = Recipe::bare(interpreter);
+        let name = interpreter.name();
+        if current(&recipe, &places.output)? {
+            println!("{name}: is there");
+        } else {
+            println!("\n==> {name}");
+            let started = Instant::now();
+            let manifest = build(&recipe, &places).with_context(|| format!("build {name}"))?;
+            println!(
+                "<== {name}: {:.1} s, {:.1} MB, sha256 {}",
+                started.elapsed().as_secs_f64(),
+                manifest.component.bytes as f64 / 1e6,
+                manifest.component.sha256
+            );
+        }
+        tally.passed += 1;
+    }
+    Ok(tally)
+}
+
+/// Whether the template in `output` is made of what it would be made of now.
+fn current(recipe: &Recipe, output: &Path) -> Result<bool> {
+    let read = |ending: &str| fs::read(output.join(format!("{}.{ending}", recipe.name)));
+    let (Ok(manifest), Ok(component)) = (read("json"), read("wasm")) else {
+        return Ok(false);
+    };
+    let Ok(manifest) = serde_json::from_slice::<Manifest>(&manifest) else {
+        return Ok(false);
+    };
+    Ok(manifest.inputs == inputs(recipe)? && manifest.component.bytes == component.len() as u64)
+}
