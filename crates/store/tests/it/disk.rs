@@ -158,6 +158,61 @@ async fn p71_a_privileged_change_whose_entry_cannot_be_written_is_not_done() {
     assert_eq!(world.whole_log(&tenant).await.unwrap().count, 2);
 }
 
+/// A read that saw what was there before a change, and is told of it only after, leaves nothing behind.
+#[tokio::test]
+async fn a_change_holds_from_its_answer_on_whatever_was_read_meanwhile() {
+    use leasehold_core::event::TenantFact;
+    use leasehold_store::seam::Change;
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+    let scratch = Scratch::new();
+    let (written, is_written) = channel();
+    let (go, gone) = channel();
+    let gone = Mutex::new(gone);
+    let options = Options {
+        faults: Some(Arc::new(move |point, name| {
+            if point == Point::Written && name == "change" {
+                // Whoever does not listen any more waits for nothing.
+                let _ = written.send(());
+                let _ = gone.lock().unwrap().recv();
+            }
+            false
+        })),
+        ..Options::new(scratch.path())
+    };
+    let world = World::new(Arc::new(SqliteStore::open(options).unwrap()));
+    go.send(()).unwrap();
+    let tenant = world.tenant("acme").await.unwrap();
+    is_written.recv().unwrap();
+    let (store, name) = (Arc::clone(&world.store), tenant.clone());
+    let change = tokio::spawn(async move {
+        let suspended = leasehold_core::tenant::Tenant {
+            name: name.clone(),
+            created_unix_ms: 1,
+            suspended: true,
+            projects: Vec::new(),
+        };
+        let fact = TenantFact::TenantSuspended { suspended: true };
+        let change = vec![(Change::UpdateTenant(suspended), fact)];
+        store.change(name, None, 2, change).await
+    });
+    while is_written.try_recv().is_err() {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let mut read = world.store.tenant(tenant.clone());
+    let waits = std::future::poll_fn(|task| {
+        std::task::Poll::Ready(Future::poll(read.as_mut(), task).is_pending())
+    });
+    assert!(waits.await, "it must go on on another thread");
+    // Long enough for that thread to have read.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    go.send(()).unwrap();
+    change.await.unwrap().unwrap();
+    assert!(!read.await.unwrap().suspended, "it was read before");
+    let now = world.store.tenant(tenant).await.unwrap();
+    assert!(now.suspended, "what was there before is remembered");
+}
+
 #[test]
 fn what_is_no_database_of_ours_is_refused_and_left_alone() {
     let scratch = Scratch::new();
