@@ -76,11 +76,19 @@ pub enum Resource {
     Output,
     /// Bytes sent out of the sandbox.
     Egress,
+    /// WebAssembly instructions, as the engine weighs them.
+    Fuel,
+    /// Call stack of a WebAssembly run, in bytes.
+    Stack,
+    /// Things of the host that a WebAssembly run holds at one time.
+    Handles,
+    /// Time, memory or size that the compiler may use for one module; the amounts are milliseconds.
+    Compile,
 }
 
 impl Resource {
     /// Every resource.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::Cpu,
         Self::CpuTime,
         Self::Memory,
@@ -91,6 +99,10 @@ impl Resource {
         Self::Wall,
         Self::Output,
         Self::Egress,
+        Self::Fuel,
+        Self::Stack,
+        Self::Handles,
+        Self::Compile,
     ];
 
     /// The word used in records and texts.
@@ -107,6 +119,10 @@ impl Resource {
             Self::Wall => "wall",
             Self::Output => "output",
             Self::Egress => "egress",
+            Self::Fuel => "fuel",
+            Self::Stack => "stack",
+            Self::Handles => "handles",
+            Self::Compile => "compile",
         }
     }
 
@@ -114,12 +130,16 @@ impl Resource {
     #[must_use]
     pub fn amount(self, value: u64) -> String {
         match self {
-            Self::Memory | Self::Disk | Self::Output | Self::Egress => format_bytes(value),
-            Self::CpuTime | Self::Wall => {
+            Self::Memory | Self::Disk | Self::Output | Self::Egress | Self::Stack => {
+                format_bytes(value)
+            }
+            Self::CpuTime | Self::Wall | Self::Compile => {
                 crate::quantity::format_micros(value.saturating_mul(1000))
             }
             Self::Cpu => format!("{:.2} cores", value as f64 / 1000.0),
-            Self::Inodes | Self::Pids | Self::Files => value.to_string(),
+            Self::Inodes | Self::Pids | Self::Files | Self::Fuel | Self::Handles => {
+                value.to_string()
+            }
         }
     }
 }

@@ -29,6 +29,9 @@ const IOCTL_DEV: u64 = 1 << 15;
 /// What the first version of the interface knows.
 const FIRST: u64 = (1 << 13) - 1;
 
+/// Binding and connecting TCP ports.
+const PORTS: u64 = 0b11;
+
 const SCOPE_ABSTRACT_SOCKET: u64 = 1;
 const SCOPE_SIGNAL: u64 = 1 << 1;
 
@@ -212,6 +215,28 @@ impl Ruleset {
                 source,
             })?;
         Ok(Some(set))
+    }
+
+    /// Nothing: no file below any place, no port, no signal, no abstract socket. What is open already stays
+    /// usable. With `files` it says nothing about files. `None` where the kernel has no Landlock.
+    ///
+    /// # Errors
+    /// When the kernel takes no ruleset.
+    pub fn nothing(files: bool) -> Result<Option<Self>, LandlockError> {
+        let abi = abi();
+        let attr = RulesetAttr {
+            handled_access_fs: if files { 0 } else { handled(abi) },
+            handled_access_net: if abi >= 4 { PORTS } else { 0 },
+            scoped: match abi {
+                6.. => SCOPE_ABSTRACT_SOCKET | SCOPE_SIGNAL,
+                _ => 0,
+            },
+        };
+        let handles = attr.handled_access_fs | attr.handled_access_net | attr.scoped;
+        if abi == 0 || handles == 0 {
+            return Ok(None);
+        }
+        Self::create(&attr).map(Some)
     }
 
     fn create(attr: &RulesetAttr) -> Result<Self, LandlockError> {

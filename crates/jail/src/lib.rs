@@ -1,7 +1,7 @@
 //! The only crate with `unsafe`: everything that confines a process.
 //!
 //! What runs inside a sandbox is always compiled: [`seccomp`], [`landlock`], [`caps`], [`rlimit`],
-//! [`posture`], [`exec`] and the raw system calls of [`sys`]. What makes sandboxes from outside is behind the
+//! [`posture`], [`lockdown`], [`exec`] and the raw system calls of [`sys`]. What makes sandboxes from outside is behind the
 //! feature `host`. Nothing here decides policy about runs, talks to a daemon or logs.
 
 #[cfg(feature = "host")]
@@ -22,6 +22,7 @@ pub mod termination;
 pub mod caps;
 pub mod exec;
 pub mod landlock;
+pub mod lockdown;
 pub mod posture;
 pub mod rlimit;
 pub mod seccomp;

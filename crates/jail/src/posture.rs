@@ -70,7 +70,7 @@ impl From<PostureError> for io::Error {
     }
 }
 
-fn step<T, E: Into<io::Error>>(
+pub(crate) fn step<T, E: Into<io::Error>>(
     attempt: &'static str,
     result: Result<T, E>,
 ) -> Result<T, PostureError> {

@@ -31,6 +31,9 @@ pub enum FrameError {
     /// More descriptors than one message may carry.
     #[error("more than {FDS_MAX} descriptors are waiting")]
     TooManyFds,
+    /// A frame promises descriptors that did not come with it.
+    #[error("frame promises descriptors that did not come")]
+    MissingFds,
     /// The socket failed.
     #[error("socket failed")]
     Io(#[source] io::Error),

@@ -25,10 +25,32 @@ const LICENCES: [&str; 11] = [
 ];
 
 /// Crates that may be there in two versions, and why.
-const TWICE: [(&str, &str); 1] = [(
-    "syn",
-    "macros of two generations use it while they are built; no program has it in it",
-)];
+const TWICE: [(&str, &str); 12] = [
+    (
+        "syn",
+        "macros of two generations use it while they are built; no program has it in it",
+    ),
+    ("chacha20", ENGINE),
+    ("cpufeatures", ENGINE),
+    ("embedded-io", ENGINE),
+    ("getrandom", ENGINE),
+    ("hashbrown", ENGINE),
+    ("io-lifetimes", ENGINE),
+    ("itertools", ENGINE),
+    ("r-efi", "of firmware alone, where nothing of ours runs"),
+    ("thiserror", ENGINE),
+    ("thiserror-impl", ENGINE),
+    ("wast", ENGINE),
+];
+
+/// Why the WebAssembly engine has another version.
+const ENGINE: &str =
+    "of the WebAssembly engine's own tree: in its host and its compiler, and in no other program";
+
+/// Of Windows alone, where nothing of ours runs.
+fn of_windows(name: &str) -> bool {
+    name.starts_with("windows-") || name.starts_with("windows_")
+}
 
 /// What crates of ours must stay free of, whatever they use else: no I/O in `core`; no async runtime and no
 /// command-line parser where code is trusted and must stay short.
@@ -224,7 +246,7 @@ pub(super) fn duplicates(metadata: &Value) -> Findings {
         .filter(|(name, _)| !seen(name))
         .map(|(name, _)| format!("{name}: listed as there twice and is not; take it off the list"));
     let double = versions.iter().filter(|(name, found)| {
-        found.len() > 1 && !TWICE.iter().any(|(listed, _)| listed == *name)
+        found.len() > 1 && !of_windows(name) && !TWICE.iter().any(|(listed, _)| listed == *name)
     });
     double
         .map(|(name, found)| {

@@ -37,10 +37,14 @@ fn sized(files: &[File], range: std::ops::RangeInclusive<usize>) -> Findings {
         .collect()
 }
 
+/// The one file besides: it loads machine code into the engine, which `jail` must not depend on.
+const LOADS_CODE: &str = "crates/wasm/src/program.rs";
+
 /// `unsafe` is for the crate `jail` alone.
 pub(super) fn unsafe_outside(files: &[File]) -> Findings {
     let mut findings = Findings::new();
-    for file in rust(files).filter(|file| !file.path.starts_with("crates/jail/")) {
+    let outside = |file: &&File| !file.path.starts_with("crates/jail/") && file.path != LOADS_CODE;
+    for file in rust(files).filter(outside) {
         let code = without_comments_and_literals(&file.text);
         for (number, line) in lines(&code) {
             if has_word(line, "unsafe") || line.contains("allow(unsafe_code") {

@@ -32,7 +32,11 @@ fn asked(limits: &Limits, resource: Resource) -> bool {
         Resource::Files => limits.files.is_asked(),
         Resource::Wall => limits.wall_ms.is_asked(),
         Resource::Output => limits.output_bytes.is_asked(),
-        Resource::Egress => false,
+        Resource::Egress
+        | Resource::Fuel
+        | Resource::Stack
+        | Resource::Handles
+        | Resource::Compile => false,
     }
 }
 

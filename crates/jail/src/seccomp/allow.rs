@@ -8,7 +8,7 @@ const REFUSED: Rule = Rule::Errno(libc::EPERM as u16);
 const PROT_EXEC: u32 = libc::PROT_EXEC as u32;
 
 /// The third argument asks for memory that can be executed.
-static WITHOUT_EXECUTION: Branch = Branch {
+pub(super) static WITHOUT_EXECUTION: Branch = Branch {
     word: Word::Low(2),
     test: Test::AnyBit(PROT_EXEC),
     then: REFUSED,
@@ -18,13 +18,19 @@ static WITHOUT_EXECUTION: Branch = Branch {
 impl Program {
     /// A program of this machine that allows the listed calls by number, those of `unless_exec` while
     /// their third argument does not ask for execution, and refuses all others with `EPERM`.
+    #[cfg(any(feature = "host", test))]
     pub(crate) fn allow_only(calls: &[libc::c_long], unless_exec: &[libc::c_long]) -> Self {
         let rows = calls.iter().map(|call| (*call, Rule::Allow));
         let careful = unless_exec
             .iter()
             .map(|call| (*call, Rule::If(&WITHOUT_EXECUTION)));
+        Self::of_rows(rows.chain(careful))
+    }
+
+    /// A program of this machine that does with each call by number what its row says, and refuses all
+    /// others with `EPERM`.
+    pub(super) fn of_rows(rows: impl Iterator<Item = (libc::c_long, Rule)>) -> Self {
         let mut rows: Vec<(u32, Rule)> = rows
-            .chain(careful)
             .filter_map(|(call, rule)| Some((u32::try_from(call).ok()?, rule)))
             .collect();
         rows.sort_unstable_by_key(|(call, _)| *call);

@@ -7,12 +7,12 @@
 
 #![allow(unsafe_code, reason = "seccomp(2) takes a pointer to the program")]
 
-#[cfg(feature = "host")]
 mod allow;
 mod compile;
 mod rule;
 mod set_id;
 mod table;
+mod wasm;
 
 use std::fmt::Write as _;
 use std::io;

@@ -220,7 +220,12 @@ fn raise(hit: LimitHit) -> Option<String> {
         Resource::Inodes => ("inodes", twice.to_string()),
         Resource::Pids => ("pids", twice.to_string()),
         Resource::Files => ("files", twice.to_string()),
-        Resource::Cpu | Resource::Egress => return None,
+        Resource::Cpu
+        | Resource::Egress
+        | Resource::Fuel
+        | Resource::Stack
+        | Resource::Handles
+        | Resource::Compile => return None,
     };
     Some(format!("raise it: --{flag} {value}"))
 }

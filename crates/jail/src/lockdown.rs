@@ -1,0 +1,123 @@
+//! A program of ours that is about to be given somebody's code, and confines itself first: no files, no
+//! sockets, no other program, no privilege, and a bound on what it may use.
+//!
+//! It is not a process of a sandbox, which takes `posture`, and may be inside one all the same: each step only
+//! takes away. To be called while the process has one thread, before any byte of anybody's is read.
+
+use rustix::process::{
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, getrlimit, set_dumpable_behavior, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
+
+use crate::landlock::Ruleset;
+use crate::posture::{PostureError, step};
+use crate::seccomp::Program;
+use crate::{caps, rlimit};
+
+/// Ids of nobody.
+const NOBODY: u32 = 65_534;
+
+/// What such a program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It compiles one module and ends.
+    Compiler,
+    /// It runs compiled modules; `files` where runs are given directories.
+    Host {
+        /// Whether calls about files reach the kernel. Landlock cannot hold files then: the directories come
+        /// later than the rules. What it can reach is its root, which is empty in a sandbox, and what it is
+        /// passed.
+        files: bool,
+    },
+}
+
+/// What it may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Address space in bytes; none for a host, which reserves far more than it uses.
+    pub address_bytes: Option<u64>,
+    /// Processor seconds after which the kernel ends it; none for a host, whose owner ends it.
+    pub cpu_seconds: Option<u32>,
+    /// Most bytes of any file it writes.
+    pub file_bytes: u64,
+    /// Most open files.
+    pub open_files: u64,
+}
+
+/// Confines this process for good and says whether Landlock holds its files.
+///
+/// # Errors
+/// The first step that failed. The process must end then.
+pub fn lock_down(role: Role, bounds: &Bounds) -> Result<bool, PostureError> {
+    step("turn off core dumps", rlimit::no_core_dumps())?;
+    step("give up new privileges", set_no_new_privs(true))?;
+    become_nobody()?;
+    step("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
+    let rows = [
+        (Resource::As, bounds.address_bytes),
+        (Resource::Cpu, bounds.cpu_seconds.map(u64::from)),
+        (Resource::Fsize, Some(bounds.file_bytes)),
+        (Resource::Nofile, Some(bounds.open_files)),
+        (Resource::Memlock, Some(0)),
+    ];
+    for (resource, value) in rows {
+        if let Some(value) = value {
+            lower(resource, value)?;
+        }
+    }
+    let rules =
+        Ruleset::nothing(role == Role::Host { files: true }).map_err(PostureError::Landlock)?;
+    let held = rules.is_some() && role != Role::Host { files: true };
+    if let Some(rules) = rules {
+        rules.restrict().map_err(PostureError::Landlock)?;
+    }
+    let program = match role {
+        Role::Compiler => Program::wasm_compiler(),
+        Role::Host { files } => Program::wasm_host(files),
+    };
+    program.load().map_err(PostureError::Seccomp)?;
+    Ok(held)
+}
+
+fn lower(resource: Resource, value: u64) -> Result<(), PostureError> {
+    let hard = getrlimit(resource).maximum;
+    let value = Some(hard.map_or(value, |hard| hard.min(value)));
+    let limit = Rlimit {
+        current: value,
+        maximum: value,
+    };
+    step("lower a resource limit", setrlimit(resource, limit))
+}
+
+/// No capability is left, and where this process could be another user it is nobody.
+fn become_nobody() -> Result<(), PostureError> {
+    let held = step("read capabilities", capabilities(None))?.effective;
+    if held.contains(CapabilitySet::SETPCAP) {
+        step(
+            "empty the bounding set",
+            caps::bound(CapabilitySet::empty()),
+        )?;
+    }
+    if held.contains(CapabilitySet::SETGID) && held.contains(CapabilitySet::SETUID) {
+        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let became = set_thread_groups(&[])
+            .and_then(|()| set_thread_res_gid(group, group, group))
+            .and_then(|()| set_thread_res_uid(user, user, user));
+        match became {
+            // A user namespace without such an id; its only id is what the process has.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return step("become nobody", Err(error)),
+        }
+    }
+    step(
+        "give up all capabilities",
+        caps::reduce(CapabilitySet::empty()),
+    )?;
+    match step("read capabilities", caps::none_held())? {
+        true => Ok(()),
+        false => Err(PostureError::NotSo("no capability is held")),
+    }
+}

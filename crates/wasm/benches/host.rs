@@ -1,0 +1,202 @@
+//! `cargo bench -p leasehold-wasm`: a small program through the host process, beside the engine's own library
+//! used directly in the same run: the same code, the same machine, one after the other in rounds.
+//!
+//! The host is the program that was built with this one, compiler and all; the one that is handed out has none.
+//! The peer is what a program would write that has the library alone: one engine with its own defaults for a
+//! pool, WASI, captured output, no limit of ours.
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use leasehold_protocol::socket::send_with_fds;
+use leasehold_protocol::wasm::{
+    Flavour, FromHost, Load, Reader, RunLimits, Start, ToHost, body, frame,
+};
+use leasehold_wasm::compile::Compiler;
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, Linker, Module, Store};
+use wasmtime_wasi::WasiCtxBuilder;
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::p2::pipe::MemoryOutputPipe;
+
+const ROUNDS: usize = 5;
+const RUNS: usize = 2_000;
+
+const GUEST: &str = r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 2)
+  (data (i32.const 100) "{\"answer\":42}\n")
+  (func (export "_start")
+    (i32.store (i32.const 0) (i32.const 100))
+    (i32.store (i32.const 4) (i32.const 14))
+    (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
+const SAYS: &[u8] = b"{\"answer\":42}\n";
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// The host process and our end of its socket.
+struct Host {
+    child: Child,
+    socket: UnixStream,
+    reader: Reader,
+}
+
+impl Host {
+    fn spawn(wasm: &[u8]) -> Fallible<Self> {
+        let (socket, theirs) = UnixStream::pair()?;
+        let theirs = OwnedFd::from(theirs);
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+        let child = Command::new(env!("CARGO_BIN_EXE_leasehold-wasm-host"))
+            .arg(theirs.as_raw_fd().to_string())
+            .spawn()?;
+        let mut host = Self {
+            child,
+            socket,
+            reader: Reader::new(false),
+        };
+        host.until(FromHost::Ready)?;
+        let (kind, code) = Compiler::new(Flavour::Plain)?.compile(wasm)?;
+        let load = Load {
+            kind,
+            flavour: Flavour::Plain,
+        };
+        let bytes = frame(ToHost::Load as u8, 1, 1, &body(&load)?)?;
+        send_with_fds(&host.socket, &bytes, &[sealed(&code)?.as_fd()])?;
+        host.until(FromHost::Loaded)?;
+        Ok(host)
+    }
+
+    /// Reads up to a frame of this kind; gives what came on standard output.
+    fn until(&mut self, wanted: FromHost) -> Fallible<Vec<u8>> {
+        let mut stdout = Vec::new();
+        loop {
+            while let Some(frame) = self.reader.take()? {
+                match FromHost::of(frame.kind) {
+                    Some(kind) if kind == wanted => return Ok(stdout),
+                    Some(FromHost::Stdout) => stdout.extend_from_slice(&frame.body),
+                    _ => return Err("the host said something else".into()),
+                }
+            }
+            if !self.reader.fill(&self.socket)? {
+                return Err("the host is gone".into());
+            }
+        }
+    }
+
+    fn run(&mut self, id: u32) -> Fallible<Vec<u8>> {
+        let start = Start {
+            module: 1,
+            argv: vec!["guest".to_owned()],
+            env: Vec::new(),
+            stdin: false,
+            preopens: Vec::new(),
+            limits: RunLimits::default(),
+            determinism: None,
+        };
+        let bytes = frame(ToHost::Start as u8, 0, id, &body(&start)?)?;
+        send_with_fds(&self.socket, &bytes, &[])?;
+        self.until(FromHost::Ended)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Nothing is left to do about a failure.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn sealed(bytes: &[u8]) -> Fallible<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("code", flags)?);
+    file.write_all(bytes)?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
+
+/// The library, used directly.
+struct Direct {
+    engine: Engine,
+    linker: Linker<WasiP1Ctx>,
+    module: Module,
+}
+
+impl Direct {
+    fn new(wasm: &[u8]) -> Fallible<Self> {
+        let mut config = Config::new();
+        config.allocation_strategy(InstanceAllocationStrategy::pooling());
+        let engine = Engine::new(&config)?;
+        let mut linker = Linker::new(&engine);
+        wasmtime_wasi::p1::add_to_linker_sync(&mut linker, |state| state)?;
+        Ok(Self {
+            module: Module::from_binary(&engine, wasm)?,
+            engine,
+            linker,
+        })
+    }
+
+    fn run(&self) -> Fallible<Vec<u8>> {
+        let stdout = MemoryOutputPipe::new(1 << 20);
+        let state = WasiCtxBuilder::new().stdout(stdout.clone()).build_p1();
+        let mut store = Store::new(&self.engine, state);
+        let instance = self.linker.instantiate(&mut store, &self.module)?;
+        instance
+            .get_typed_func::<(), ()>(&mut store, "_start")?
+            .call(&mut store, ())?;
+        drop(store);
+        Ok(stdout.contents().to_vec())
+    }
+}
+
+/// Times of one round, sorted.
+fn round(mut run: impl FnMut(u32) -> Fallible<Vec<u8>>) -> Fallible<Vec<Duration>> {
+    let mut times = Vec::with_capacity(RUNS);
+    for id in 0..RUNS as u32 {
+        let begun = Instant::now();
+        let said = run(id)?;
+        times.push(begun.elapsed());
+        if said != SAYS {
+            return Err("the guest did not say what it should".into());
+        }
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
+fn main() -> Fallible<()> {
+    let wasm = wat::parse_str(GUEST)?;
+    let direct = Direct::new(&wasm)?;
+    let mut host = Host::spawn(&wasm)?;
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "{RUNS} runs a round; microseconds p50 / p95 / p99, and runs a second one after another"
+    )?;
+    for number in 0..=ROUNDS {
+        let rounds = [
+            ("wasmtime, in process", round(|_| direct.run())?),
+            ("leasehold-wasm-host", round(|id| host.run(id))?),
+        ];
+        for (name, times) in rounds {
+            // The first round warms both up.
+            if number > 0 {
+                let at = |share: usize| times[RUNS * share / 100].as_micros();
+                let total: Duration = times.iter().sum();
+                let rate = RUNS as f64 / total.as_secs_f64();
+                writeln!(
+                    out,
+                    "{name:<22} {:>6} / {:>6} / {:>6}   {rate:>8.0}/s",
+                    at(50),
+                    at(95),
+                    at(99)
+                )?;
+            }
+        }
+    }
+    Ok(())
+}

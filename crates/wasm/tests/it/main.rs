@@ -1,0 +1,19 @@
+//! Runs of real modules under the library, and the two processes from outside. New tests go to the module that
+//! names what they are about; guests in WebAssembly text are in `guests`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "all of it is test code"
+)]
+
+mod compile;
+mod determinism;
+mod ends;
+mod files;
+mod guests;
+mod hostile;
+mod limits;
+mod process;
+mod rig;
+mod streams;
