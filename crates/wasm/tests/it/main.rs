@@ -8,6 +8,7 @@
 )]
 
 mod compile;
+mod components;
 mod determinism;
 mod ends;
 mod files;
