@@ -140,6 +140,29 @@ fn public(error: &StoreError) -> PublicError {
     }
 }
 
+/// The version as it is there already, if it is. Looked at before anything of a publication is kept: what is
+/// refused must leave no bytes, which nobody would count.
+///
+/// # Errors
+/// `exists` when it is there with another manifest.
+pub async fn present(
+    store: &dyn Store,
+    who: &Principal,
+    publication: &Publication,
+) -> Result<Option<ToolRow>, PublicError> {
+    let tool = publication.manifest.tool();
+    match store.tool(who.tenant.clone(), tool.clone()).await {
+        Ok(there) if there.digest == publication.digest => Ok(Some(there)),
+        Ok(_) => Err(PublicError::new(
+            ErrorKind::Exists,
+            format!("{tool} is published with another manifest and never changes"),
+        )
+        .hint("raise `version` and publish again")),
+        Err(StoreError::NotFound(_)) => Ok(None),
+        Err(error) => Err(public(&error)),
+    }
+}
+
 /// Publishes a tool; its archive must be in the object store already. The same version with the same
 /// manifest again is answered as it is there.
 ///
@@ -173,19 +196,8 @@ pub async fn publish(
     {
         Ok(()) => Ok(row),
         Err(StoreError::Exists(_)) => {
-            let there = store.tool(who.tenant.clone(), row.tool.clone()).await;
-            let there = there.map_err(|error| public(&error))?;
-            if there.digest == row.digest {
-                return Ok(there);
-            }
-            Err(PublicError::new(
-                ErrorKind::Exists,
-                format!(
-                    "{} is published with another manifest and never changes",
-                    row.tool
-                ),
-            )
-            .hint("raise `version` and publish again"))
+            let there = present(store, who, publication).await?;
+            there.ok_or_else(not_found)
         }
         Err(error) => Err(public(&error)),
     }

@@ -182,6 +182,11 @@ impl Rig {
         }
     }
 
+    /// How many objects are kept.
+    pub(crate) fn objects(&self) -> usize {
+        std::fs::read_dir(self.dir.join("objects")).unwrap().count()
+    }
+
     async fn send(&self, request: Request<Body>) -> Answer {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();

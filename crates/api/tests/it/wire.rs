@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
+use crate::rig::{Rig, publication};
 
 /// Where the description is committed.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
@@ -242,4 +242,33 @@ async fn every_refusal_has_the_one_form() {
         "{}",
         no_json.text()
     );
+}
+
+/// What a refused publication sent would be counted for nobody.
+#[tokio::test]
+async fn a_version_that_is_there_takes_no_other_package() {
+    use base64::Engine as _;
+    use leasehold_control::archive::{Entry, pack};
+    let rig = Rig::new().await;
+    let publish = async |content: &str| {
+        let content = content.as_bytes().to_vec();
+        let executable = false;
+        let file = Entry::File {
+            executable,
+            content,
+        };
+        let package = pack(&[(".tool/data".to_owned(), file)].into()).unwrap();
+        let mut body = publication("text.packed", "1.0.0");
+        body["package"] = json!(base64::engine::general_purpose::STANDARD.encode(package));
+        let answer = rig.call("POST", "/v1/tools", Some(&rig.operator), Some(body));
+        answer.await.status
+    };
+    assert_eq!(rig.objects(), 0);
+    assert_eq!(publish("one").await, StatusCode::CREATED);
+    assert_eq!(rig.objects(), 1);
+    for other in ["two", "three"] {
+        assert_eq!(publish(other).await, StatusCode::CONFLICT);
+    }
+    assert_eq!(rig.objects(), 1);
+    assert_eq!(publish("one").await, StatusCode::CREATED);
 }

@@ -109,6 +109,7 @@ impl Control {
         let publication = tools::check(manifest, package)?;
         let store = self.engine.parts.store.as_ref();
         let _alone = self.engine.uploading.lock().await;
+        tools::present(store, who, &publication).await?;
         if let Some(bytes) = package {
             let objects = self.engine.parts.objects.as_ref();
             tools::room(store, objects, &who.tenant, bytes).await?;

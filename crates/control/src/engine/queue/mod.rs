@@ -128,6 +128,8 @@ pub(crate) enum Full {
     Rate(u32, Duration),
     /// So many bytes of the tenant's requests are kept already, of at most so many.
     Bytes(u64, u64, Duration),
+    /// The request alone has so many bytes, more than may ever be kept: waiting does not help.
+    TooLarge(u64, u64),
 }
 
 impl Full {
@@ -150,6 +152,17 @@ impl Full {
                 format!("the tenant may start {most} runs in a minute and has"),
                 after,
             ),
+            Self::TooLarge(has, most) => {
+                return PublicError::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "the request has {} of input, variables and arguments: at most {} may be kept (share.request_bytes)",
+                        bytes(*has),
+                        bytes(*most)
+                    ),
+                )
+                .hint("upload large input and start with it as the workspace");
+            }
             Self::Bytes(kept, most, after) => (
                 ErrorKind::Quota,
                 format!(
@@ -208,9 +221,12 @@ impl FairQueue {
         if self.queued >= self.bounds.queued_max.saturating_add(free) {
             return Err(Full::Host(self.bounds.queued_max, Duration::from_secs(1)));
         }
+        let most = share.tenant_request_bytes_max;
+        if bytes > most {
+            return Err(Full::TooLarge(bytes, most));
+        }
         let lane = self.lanes.entry(tenant.clone()).or_default();
-        if lane.bytes.saturating_add(bytes) > share.tenant_request_bytes_max {
-            let most = share.tenant_request_bytes_max;
+        if lane.bytes.saturating_add(bytes) > most {
             return Err(Full::Bytes(lane.bytes, most, Duration::from_secs(1)));
         }
         let free = free.min(share.tenant_running_max.saturating_sub(lane.running));

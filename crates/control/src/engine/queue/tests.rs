@@ -309,6 +309,12 @@ fn the_bytes_of_waiting_and_running_requests_are_bounded_and_come_free_at_the_en
     let told = full.public();
     assert_eq!(told.kind, ErrorKind::Quota);
     assert!(told.message.contains("share.request_bytes") && told.retry_after_ms.is_some());
+    // One that never fits is not told to come again.
+    let never = queue.reserve(&a, &narrow, 101, ms(0)).unwrap_err().public();
+    assert_eq!(
+        (never.kind, never.retry_after_ms),
+        (ErrorKind::Invalid, None)
+    );
     // Less fits, and another tenant's are counted apart.
     assert_eq!(queue.reserve(&a, &narrow, 20, ms(0)), Ok(()));
     queue.give_back(&a, 20, ms(0));
