@@ -398,3 +398,36 @@ async fn a_database_of_before_is_brought_along() {
         .unwrap();
     assert_eq!(left, 1, "events outlived their runs");
 }
+
+/// What is in the way is found by the last statement but a few: all before it is undone.
+#[tokio::test]
+async fn a_step_to_a_newer_format_is_whole_or_not_at_all() {
+    let scratch = Scratch::new();
+    let (today, before) = (scratch.path().join("today"), scratch.path().join("before"));
+    let world = World::new(open(&today));
+    let tenant = world.tenant("acme").await.unwrap();
+    let life = world.leased(&tenant).await.unwrap();
+    let wanted = world.store.events(life.run.clone(), 0).await.unwrap();
+    drop(world);
+    std::fs::create_dir(&before).unwrap();
+    let path = before.join("store.db");
+    as_format_2(&today.join("store.db"), &path);
+    let conn = || rusqlite::Connection::open(&path).unwrap();
+    conn()
+        .execute_batch("CREATE TRIGGER events_go AFTER DELETE ON runs BEGIN SELECT 1; END;")
+        .unwrap();
+    let refused = SqliteStore::open(Options::new(&before));
+    assert!(matches!(refused, Err(OpenError::Engine { .. })));
+    let format: u32 = conn()
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .unwrap();
+    let there: i64 = conn()
+        .query_row("SELECT count(*) FROM events WHERE seq >= 0", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!((format, there), (2, wanted.len() as i64));
+    conn().execute_batch("DROP TRIGGER events_go").unwrap();
+    let events = open(&before).events(life.run, 0).await.unwrap();
+    assert_eq!(events, wanted);
+}
