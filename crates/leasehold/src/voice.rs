@@ -20,12 +20,17 @@ pub(crate) fn hint(text: &str) {
     let _ = writeln!(io::stderr().lock(), "hint: {text}");
 }
 
-/// Tells a failure: its chain of causes on one line, then the hint.
+/// Tells a failure: its chain of causes on one line, then the hint. A cause may quote what somebody else sent.
 pub(crate) fn fault(fault: &Fault) {
-    note(&format!("error: {}", fault.chain()));
+    note(&format!("error: {}", clean_lines(&fault.chain())));
     if let Some(text) = fault.mend() {
-        hint(text);
+        hint(&clean_lines(text));
     }
+}
+
+/// A text of our own with parts from elsewhere: as [`clean`], but its lines stay lines.
+fn clean_lines(text: &str) -> String {
+    text.lines().map(clean).collect::<Vec<_>>().join("\n")
 }
 
 /// Writes data to standard output.
@@ -136,6 +141,9 @@ mod tests {
             assert!(text.is_ascii() && text.contains('\\'), "{text:?}");
         }
         assert_eq!(clean("gpj.\u{202e}exe"), "gpj.\\u{202e}exe");
+        assert_eq!(clean_lines("a\x1b[1m\nb\u{202e}"), "a\\x1b[1m\nb\\u{202e}");
+        // What is clean already stays as it is.
+        assert_eq!(clean(&clean("\x1b\\")), clean("\x1b\\"));
         // What people write passes.
         for text in [
             "na\u{ef}ve \u{2014} \u{65e5}\u{672c} \u{645}\u{631} \u{5e9} \u{1f600} e\u{301}",

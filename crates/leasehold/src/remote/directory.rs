@@ -144,7 +144,11 @@ pub(crate) fn take(
 fn named(mut artifacts: Vec<Artifact>) -> Result<Vec<Artifact>, Fault> {
     for artifact in artifacts.iter_mut().filter(|file| file.sha256.is_some()) {
         let path = unescape(&artifact.path).map_err(|error| {
-            Fault::host("the daemon lists an artifact that no collection finds").because(&error)
+            Fault::host(format!(
+                "the daemon lists an artifact that no collection finds: `{}` {}",
+                clean(&error.path),
+                error.why
+            ))
         })?;
         artifact.may_execute_on_host |= may_execute_on_host(&path);
     }
@@ -249,6 +253,12 @@ mod tests {
         for path in ["/etc/x", "../x", "a/./b", "a\\x00b", "a//b", ""] {
             assert!(named(vec![listed(path, 3)]).is_err(), "{path}");
         }
+        let told = named(vec![listed("\u{1b}[2J\n\u{202e}/../x", 3)]);
+        let told = told.unwrap_err().chain();
+        assert!(
+            told.ends_with("`\\x1b[2J\\x0a\\u{202e}/../x` has a name that climbs"),
+            "{told}"
+        );
         fs::remove_dir_all(root).unwrap();
     }
 
