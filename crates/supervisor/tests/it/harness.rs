@@ -115,7 +115,7 @@ impl Supervisor {
 
     /// Starts another for the same directories.
     pub(crate) fn rival(&self) -> Child {
-        command(&self.paths, &self.programs)
+        command(&self.paths, &self.programs, IDLE_MS)
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
@@ -124,18 +124,9 @@ impl Supervisor {
     /// Ends it and starts one that stays only so long with nothing to do.
     pub(crate) fn hurry(&mut self, idle_ms: &str) {
         self.kill();
-        let mut command = Command::new(&self.programs.1);
-        self.child = command
-            .args([self.programs.0.as_os_str(), idle_ms.as_ref()])
-            .env("LEASEHOLD_STATE_DIR", self.paths.state())
-            .env("LEASEHOLD_RUN_DIR", self.paths.run())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut word = [0; 6];
-        let mut stdout = self.child.stdout.take().unwrap();
-        stdout.read_exact(&mut word).unwrap();
+        self.child = start(&self.paths, || {
+            command(&self.paths, &self.programs, idle_ms)
+        });
     }
 
     /// A connection that has said hello.
@@ -225,16 +216,26 @@ impl Drop for Supervisor {
     }
 }
 
+fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, String)]) -> Child {
+    start(paths, || {
+        let limit = variables.iter().find(|(name, _)| name == "NOFILE");
+        let mut command = limited(
+            command(paths, programs, IDLE_MS),
+            limit.map(|(_, most)| most),
+        );
+        command.envs(variables.iter().map(|(n, v)| (n, v)));
+        command
+    })
+}
+
 /// Starts one and waits until it listens. One that leaves the field to a dying predecessor, whose spawner
 /// may hold the lock for a moment, is started again, as a caller would.
-fn spawn(paths: &Paths, programs: &(PathBuf, PathBuf), variables: &[(String, String)]) -> Child {
+fn start(paths: &Paths, command: impl Fn() -> Command) -> Child {
     let log = paths.state().parent().unwrap().join("log");
     let end = Instant::now() + PATIENCE;
     loop {
         let out = fs::File::options().create(true).append(true).open(&log);
-        let limit = variables.iter().find(|(name, _)| name == "NOFILE");
-        let mut child = limited(command(paths, programs), limit.map(|(_, most)| most))
-            .envs(variables.iter().map(|(n, v)| (n, v)))
+        let mut child = command()
             .stdout(Stdio::piped())
             .stderr(out.unwrap())
             .spawn()
@@ -264,11 +265,11 @@ fn limited(command: Command, most: Option<&String>) -> Command {
     shell
 }
 
-fn command(paths: &Paths, programs: &(PathBuf, PathBuf)) -> Command {
+fn command(paths: &Paths, programs: &(PathBuf, PathBuf), idle_ms: &str) -> Command {
     let mut command = Command::new(&programs.1);
     command
         .arg(&programs.0)
-        .arg(IDLE_MS)
+        .arg(idle_ms)
         .env("LEASEHOLD_STATE_DIR", paths.state())
         .env("LEASEHOLD_RUN_DIR", paths.run())
         .stdin(Stdio::null());
