@@ -9,8 +9,9 @@ use wasmtime::{Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationCon
 /// Version of the engine, part of every key of compiled code.
 pub const VERSION: &str = "wasmtime-48.0";
 
-/// Call stack of a run in bytes, host functions not counted.
-pub const STACK_BYTES: usize = 1 << 20;
+/// Call stack of a run in bytes, host functions not counted. Enough that a recursion too deep for an interpreter in
+/// WebAssembly meets the interpreter's own limit first, and is an error inside of it.
+pub const STACK_BYTES: usize = 2 << 20;
 /// Stack that a run and the host functions it calls share. Functions of an unoptimised build need much.
 #[cfg(feature = "host")]
 const ASYNC_STACK_BYTES: usize = STACK_BYTES + (2 << 20);

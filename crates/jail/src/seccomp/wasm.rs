@@ -90,8 +90,9 @@ const BOTH: [libc::c_long; 31] = [
     libc::SYS_fcntl,
 ];
 
-/// What running needs beside it: one socket, events, threads, memory files of its own.
-const HOST: [libc::c_long; 14] = [
+/// What running needs beside it: one socket, events, threads, memory files of its own, how fine a clock is.
+const HOST: [libc::c_long; 15] = [
+    libc::SYS_clock_getres,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_sendto,

@@ -10,7 +10,7 @@ use crate::guests;
 use crate::rig::{Rig, limits, sealed};
 
 /// Runs the program with these bounds: processor seconds, bytes of address space, bytes of the module.
-fn compile(wasm: &[u8], bounds: [&str; 3]) -> Output {
+pub(crate) fn compile(wasm: &[u8], bounds: [&str; 3]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_leasehold-wasm-compiler"))
         .arg("plain")
         .args(bounds)
@@ -28,7 +28,8 @@ fn compile(wasm: &[u8], bounds: [&str; 3]) -> Output {
     output
 }
 
-const ROOMY: [&str; 3] = ["60", "4294967296", "67108864"];
+/// Bounds that no program meets which is what it seems.
+pub(crate) const ROOMY: [&str; 3] = ["60", "4294967296", "67108864"];
 
 #[test]
 fn what_it_writes_can_be_run() {
@@ -116,18 +117,20 @@ fn a_compile_bomb_ends_at_its_memory_limit() {
     assert!(made.stdout.is_empty());
 }
 
+/// What code of a flavour depends on besides the module.
+pub(crate) fn fingerprint(flavour: &str) -> String {
+    let said = Command::new(env!("CARGO_BIN_EXE_leasehold-wasm-compiler"))
+        .args([flavour, "fingerprint"])
+        .output()
+        .unwrap();
+    String::from_utf8(said.stderr).unwrap().trim().to_owned()
+}
+
 #[test]
 fn keys_differ_between_flavours_and_stay_the_same() {
-    let fingerprint = |flavour: &str| {
-        let said = Command::new(env!("CARGO_BIN_EXE_leasehold-wasm-compiler"))
-            .args([flavour, "fingerprint"])
-            .output()
-            .unwrap();
-        String::from_utf8(said.stderr).unwrap()
-    };
     assert_eq!(fingerprint("plain"), fingerprint("plain"));
     assert_ne!(fingerprint("plain"), fingerprint("metered"));
-    assert_eq!(fingerprint("plain").trim().len(), 32);
+    assert_eq!(fingerprint("plain").len(), 32);
 }
 
 #[test]

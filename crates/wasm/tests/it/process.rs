@@ -1,141 +1,18 @@
 //! The host process, from its owner's side of the socket.
 
 use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
-use std::time::Duration;
+use std::os::fd::OwnedFd;
 
 use leasehold_core::end::ExitStatus;
 use leasehold_core::limits::Resource;
 use leasehold_protocol::socket::send_with_fds;
 use leasehold_protocol::wasm::{
-    Flavour, Frame, FromHost, Load, Preopen, Reader, Ready, Refused, Report, RunLimits,
-    STDIN_WINDOW, Start, ToHost, body, frame,
+    Flavour, FromHost, Load, Preopen, RunLimits, STDIN_WINDOW, ToHost, body, frame,
 };
-use leasehold_wasm::compile::Compiler;
 
 use crate::guests;
+use crate::host::{Host, start};
 use crate::rig::{limits, sealed};
-
-/// A host process and our end of its socket.
-struct Host {
-    child: Child,
-    socket: UnixStream,
-    reader: Reader,
-}
-
-impl Host {
-    fn spawn(files: bool) -> Self {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let theirs = OwnedFd::from(theirs);
-        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold-wasm-host"));
-        command.arg(theirs.as_raw_fd().to_string());
-        if files {
-            command.arg("files");
-        }
-        let child = command.spawn().unwrap();
-        drop(theirs);
-        ours.set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
-        let mut host = Self {
-            child,
-            socket: ours,
-            reader: Reader::new(false),
-        };
-        let ready = host.next().unwrap();
-        assert_eq!(FromHost::of(ready.kind), Some(FromHost::Ready));
-        assert_eq!(
-            ready.read::<Ready>().unwrap().version,
-            leasehold_protocol::wasm::VERSION
-        );
-        host
-    }
-
-    fn send(&self, kind: ToHost, id: u32, bytes: &[u8], fds: &[OwnedFd]) {
-        let bytes = frame(kind as u8, fds.len() as u8, id, bytes).unwrap();
-        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        let mut at = send_with_fds(&self.socket, &bytes, &fds).unwrap();
-        while at < bytes.len() {
-            at += send_with_fds(&self.socket, &bytes[at..], &[]).unwrap();
-        }
-    }
-
-    /// The next frame; `None` when the host is gone.
-    fn next(&mut self) -> Option<Frame> {
-        loop {
-            if let Some(frame) = self.reader.take().unwrap() {
-                return Some(frame);
-            }
-            if !self.reader.fill(&self.socket).unwrap_or(false) {
-                return None;
-            }
-        }
-    }
-
-    fn load(&mut self, id: u32, text: &str) {
-        let (kind, code) = Compiler::new(Flavour::Plain)
-            .unwrap()
-            .compile(&wat::parse_str(text).unwrap())
-            .unwrap();
-        let flavour = Flavour::Plain;
-        self.send(
-            ToHost::Load,
-            id,
-            &body(&Load { kind, flavour }).unwrap(),
-            &[sealed(&code).into()],
-        );
-        let answer = self.next().unwrap();
-        assert_eq!(
-            (FromHost::of(answer.kind), answer.id),
-            (Some(FromHost::Loaded), id)
-        );
-    }
-
-    fn start(&self, id: u32, start: &Start, fds: &[OwnedFd]) {
-        self.send(ToHost::Start, id, &body(start).unwrap(), fds);
-    }
-
-    /// Reads until a run is over: its output and its report.
-    fn ended(&mut self, id: u32) -> (Vec<u8>, Report) {
-        let mut stdout = Vec::new();
-        loop {
-            let frame = self.next().expect("the host is gone");
-            match FromHost::of(frame.kind).unwrap() {
-                FromHost::Stdout if frame.id == id => stdout.extend_from_slice(&frame.body),
-                FromHost::Ended if frame.id == id => return (stdout, frame.read().unwrap()),
-                FromHost::Refused => panic!("{}", frame.read::<Refused>().unwrap().message),
-                _ => {}
-            }
-        }
-    }
-
-    fn refused(&mut self) -> String {
-        let frame = self.next().unwrap();
-        assert_eq!(FromHost::of(frame.kind), Some(FromHost::Refused));
-        frame.read::<Refused>().unwrap().message
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn start(module: u32, limits: RunLimits) -> Start {
-    Start {
-        module,
-        argv: vec!["guest".to_owned()],
-        env: Vec::new(),
-        stdin: false,
-        preopens: Vec::new(),
-        limits,
-        determinism: None,
-    }
-}
 
 #[test]
 fn runs_one_after_another_and_at_once() {
@@ -189,6 +66,35 @@ fn input_is_streamed_within_its_window() {
     stdout.extend(rest);
     assert_eq!(report.exit, Some(ExitStatus::Exit { code: 0 }));
     assert!(stdout == bytes, "{} bytes came back", stdout.len());
+}
+
+#[test]
+fn clocks_tell_how_fine_they_are() {
+    let mut host = Host::spawn(false);
+    // Traps unless the answer is 1 ns to 1 s.
+    let asks = |clock: u8| {
+        format!(
+            "(if (call $ask (i32.const {clock}) (i32.const 32)) (then unreachable))
+             (if (i64.eqz (i64.load (i32.const 32))) (then unreachable))
+             (if (i64.gt_u (i64.load (i32.const 32)) (i64.const 1000000000)) (then unreachable))"
+        )
+    };
+    let text = format!(
+        r#"(module
+          (import "wasi_snapshot_preview1" "clock_res_get" (func $ask (param i32 i32) (result i32)))
+          (memory (export "memory") 1)
+          (func (export "_start") {} {}))"#,
+        asks(0),
+        asks(1)
+    );
+    host.load(1, &text);
+    host.start(1, &start(1, limits()), &[]);
+    let report = host.ended(1).1;
+    assert_eq!(
+        report.exit,
+        Some(ExitStatus::Exit { code: 0 }),
+        "{report:?}"
+    );
 }
 
 #[test]
