@@ -231,8 +231,12 @@ fn split<'a>(expression: &'a str, word: &str) -> Option<Vec<&'a str>> {
     (parts.len() > 1).then_some(parts)
 }
 
-/// One version of each dependency.
+/// One version of each dependency, but for those on the list.
 pub(super) fn duplicates(metadata: &Value) -> Findings {
+    twice(metadata, &TWICE)
+}
+
+fn twice(metadata: &Value, listed: &[(&str, &str)]) -> Findings {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for package in array(&metadata["packages"]) {
         if let (Some(name), Some(version)) = (package["name"].as_str(), package["version"].as_str())
@@ -241,12 +245,12 @@ pub(super) fn duplicates(metadata: &Value) -> Findings {
         }
     }
     let seen = |name: &str| versions.get(name).is_some_and(|found| found.len() > 1);
-    let stale = TWICE
+    let stale = listed
         .iter()
         .filter(|(name, _)| !seen(name))
         .map(|(name, _)| format!("{name}: listed as there twice and is not; take it off the list"));
     let double = versions.iter().filter(|(name, found)| {
-        found.len() > 1 && !of_windows(name) && !TWICE.iter().any(|(listed, _)| listed == *name)
+        found.len() > 1 && !of_windows(name) && !listed.iter().any(|(known, _)| known == *name)
     });
     double
         .map(|(name, found)| {
@@ -351,8 +355,9 @@ mod tests {
             {"name": "y", "version": "1.0.0"},
             {"name": "syn", "version": "2.0.0"}, {"name": "syn", "version": "3.0.0"},
         ]});
-        let found = duplicates(&metadata);
-        assert_eq!(found.len(), 1);
+        let found = twice(&metadata, &[("syn", "two generations"), ("y", "once")]);
+        assert_eq!(found.len(), 2);
         assert!(found[0].contains("1.0.0 and 2.0.0"));
+        assert!(found[1].starts_with("y: listed as there twice and is not"));
     }
 }
