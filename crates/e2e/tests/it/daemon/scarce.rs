@@ -85,11 +85,11 @@ fn p87_a_full_disk_of_a_daemon_refuses_new_work_lets_work_end_and_mends_itself()
     let path = format!("/v1/runs/{first}/cancel");
     let ended = daemon.post(&path, &[], &Value::Null);
     assert!(matches!(ended.status, 200 | 202), "{}", ended.text);
+    assert!(!daemon.is_over());
+    std::fs::remove_file(&ballast).unwrap();
     // Its output is tried for half a minute before the run ends without.
     let row = daemon.sealed(&first, 3 * SOON);
     assert_eq!(reason(&row), "cancelled", "{row:#}");
-    assert!(!daemon.is_over());
-    std::fs::remove_file(&ballast).unwrap();
     let fine = until("work again", Duration::from_secs(10) * patience(), || {
         let answer = daemon.post("/v1/runs", &[], &script("true"));
         (answer.status == 200).then_some(answer)
