@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::Digest;
 use crate::isolation::Isolation;
 use crate::limits::{Limits, Resource};
-use crate::spec::WorkspaceMode;
+use crate::spec::{ModuleSpec, WorkspaceMode};
 
 /// How well one limit holds on the host that ran it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,24 @@ pub struct Posture {
     pub kernel: String,
     /// Controls of the hardening list that this host lacks, such as `H28 landlock`.
     pub missing: Vec<String>,
+    /// What the program in the sandbox confines itself by, beside all this, before it reads anything: a
+    /// WebAssembly host. Absent for every other command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostPosture>,
+}
+
+/// A WebAssembly host that confines itself inside a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HostPosture {
+    /// Of its program's file, as whoever supplied it says.
+    pub program: Digest,
+    /// Name and version of the engine in it.
+    pub engine: String,
+    /// SHA-256 of its own seccomp program, hexadecimal.
+    pub seccomp_sha256: String,
+    /// Places it keeps access to by its own Landlock rules, such as `/workspace`; empty is none.
+    pub places: Vec<String>,
 }
 
 /// The contract of a run without a daemon; a daemon adds tenant, tool and policy to it.
@@ -75,6 +94,9 @@ pub struct Contract {
     pub network: String,
     /// Program and arguments.
     pub argv: Vec<String>,
+    /// The WebAssembly module that is run with these arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ModuleSpec>,
     /// Names of the declared environment; values are not recorded.
     pub env_names: Vec<String>,
     /// What the posture builder applied.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::digest::Digest;
 use crate::end::{EndReason, ExitStatus, LimitHit};
-use crate::record::{Artifact, StreamRecord, Usage};
+use crate::record::{Artifact, ModuleReport, StreamRecord, Usage};
 
 /// Where a run is, as its caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -83,6 +83,9 @@ pub struct Outcome {
     /// Collected files.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
+    /// What the WebAssembly host tells, where one ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<ModuleReport>,
     /// Milliseconds since 1970 when the outcome was fixed.
     pub ended_unix_ms: u64,
 }

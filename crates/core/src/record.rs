@@ -61,6 +61,31 @@ pub struct Artifact {
     pub may_execute_on_host: bool,
 }
 
+/// What the host that ran a WebAssembly module tells of it, beside the end. Its own word, within bounds; names
+/// are the module's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModuleReport {
+    /// Why the module could not be started, or what failed under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Its functions at a trap, innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backtrace: Vec<String>,
+    /// Most bytes of its memories and tables at one time.
+    #[serde(default)]
+    pub memory_peak_bytes: u64,
+    /// Instructions, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fuel_used: Option<u64>,
+    /// Outgoing HTTP requests that were denied.
+    #[serde(default)]
+    pub http_denied: u64,
+    /// Where the first of them were to go: method and authority.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub http_denied_to: Vec<String>,
+}
+
 /// How a file in a read-write workspace is not as it was before the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -190,6 +215,13 @@ pub struct RunRecord {
     /// while or where no command ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_execute_on_host: Option<LeftOnHost>,
+    /// What the WebAssembly host tells; absent for every other command, and where it told nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<ModuleReport>,
+    /// Whether it is work of our own for somebody who is connected: it ends with the connection, is listed
+    /// nowhere, and its record goes when it is complete.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
     /// What the host saw after removal; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleanup: Option<Observed>,
@@ -219,6 +251,8 @@ impl RunRecord {
             stderr: StreamRecord::default(),
             artifacts: Vec::new(),
             may_execute_on_host: None,
+            module: None,
+            bound: false,
             cleanup: None,
             pruned_unix_ms: None,
         }

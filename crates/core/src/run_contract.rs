@@ -8,7 +8,7 @@ use crate::id::{KeyId, RunId};
 use crate::isolation::{Isolation, TrustClass};
 use crate::limits::Limits;
 use crate::name::{Name, ToolRef};
-use crate::spec::WorkspaceMode;
+use crate::spec::{ModuleSpec, WorkspaceMode};
 use crate::tenant::Role;
 
 /// Format version of [`RunContract`].
@@ -173,6 +173,9 @@ pub struct RunContract {
     pub manifest: Option<Digest>,
     /// Program and arguments.
     pub argv: Vec<String>,
+    /// The WebAssembly module that is run with these arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ModuleSpec>,
     /// Names of the declared environment; values are not recorded.
     pub env_names: Vec<String>,
     /// Working directory inside.

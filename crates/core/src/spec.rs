@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::Digest;
 use crate::error::{ErrorKind, PublicError};
 use crate::limits::Limits;
 
@@ -88,6 +89,58 @@ pub struct TtySize {
     pub cols: u16,
 }
 
+/// What makes a run the same each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Determinism {
+    /// Of every random number. Not for keys: whoever knows the seed knows them.
+    pub seed: u64,
+    /// What the wall clock stands at, in milliseconds since 1970.
+    pub clock_ms: u64,
+}
+
+/// The WebAssembly module of a run: what a host runs in the place of a program of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModuleSpec {
+    /// Of the bytes of the module, as they were before they were compiled.
+    pub digest: Digest,
+    /// What people call it: a file name, or that of a template. 1 to 255 bytes without control characters.
+    pub name: String,
+    /// Of the script, where the module is an interpreter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Digest>,
+    /// Fixed clocks and seeded random.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub determinism: Option<Determinism>,
+    /// Most instructions, as the engine weighs them; from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fuel: Option<u64>,
+}
+
+/// Most bytes of [`ModuleSpec::name`].
+pub const MODULE_NAME_MAX: usize = 255;
+
+impl ModuleSpec {
+    /// Checks its bounds.
+    ///
+    /// # Errors
+    /// Names the field, the value and the limit.
+    pub fn check(&self) -> Result<(), PublicError> {
+        let name = &self.name;
+        if !(1..=MODULE_NAME_MAX).contains(&name.len()) || name.chars().any(char::is_control) {
+            return Err(invalid(format!(
+                "`module` name {:?} must have 1 to {MODULE_NAME_MAX} bytes and no control characters",
+                name.chars().take(80).collect::<String>()
+            )));
+        }
+        if self.fuel == Some(0) {
+            return Err(invalid("`fuel` is 0: at least 1 is needed".to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// One command, as asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
@@ -108,6 +161,9 @@ pub struct ExecSpec {
     /// Globs below `/workspace` of files to keep, such as `out/*.csv`.
     #[serde(default)]
     pub artifacts: Vec<String>,
+    /// The module that is run with these arguments, where it is no program of the sandbox that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<ModuleSpec>,
 }
 
 /// Search path inside.
@@ -151,6 +207,7 @@ impl ExecSpec {
             tty: None,
             stdin: false,
             artifacts: Vec::new(),
+            module: None,
         }
     }
 
@@ -182,6 +239,7 @@ impl ExecSpec {
                 self.artifacts.len()
             )));
         }
+        self.module.as_ref().map_or(Ok(()), ModuleSpec::check)?;
         self.check_texts()
     }
 
@@ -234,6 +292,38 @@ impl ExecSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_is_checked_and_its_absence_is_not_written() {
+        let module = ModuleSpec {
+            digest: Digest::of(b"wasm"),
+            name: "tool.wasm".to_owned(),
+            script: None,
+            determinism: None,
+            fuel: Some(1),
+        };
+        let plain = ExecSpec::command(["tool.wasm"]);
+        assert!(!serde_json::to_string(&plain).unwrap().contains("module"));
+        let with = |module| ExecSpec {
+            module: Some(module),
+            ..plain.clone()
+        };
+        let good = with(module.clone());
+        assert_eq!(good.check(), Ok(()));
+        let text = serde_json::to_string(&good).unwrap();
+        assert_eq!(serde_json::from_str::<ExecSpec>(&text).unwrap(), good);
+        let named = |name: &str| ModuleSpec {
+            name: name.to_owned(),
+            ..module.clone()
+        };
+        let idle = ModuleSpec {
+            fuel: Some(0),
+            ..module.clone()
+        };
+        for bad in [named(""), named("a\nb"), named(&"x".repeat(256)), idle] {
+            assert!(with(bad.clone()).check().is_err(), "{bad:?} was taken");
+        }
+    }
 
     #[test]
     fn bad_commands_are_refused_with_the_field_named() {

@@ -4,10 +4,11 @@
 //! wait in a sandbox; the other end is hostile, so every length is checked before it is believed.
 //! [`supervisor`] is what the command line and the daemon say to the supervisor over its Unix
 //! socket. [`envd`] holds the message types of the agent's public surface. [`socket`] carries frames
-//! and descriptors. [`wasm`] is what an owner and a WebAssembly host say to each other.
+//! and descriptors. [`memory`] makes the sealed files that cross. [`wasm`] is what an owner and a WebAssembly host say to each other.
 
 pub mod envd;
 pub mod guest;
+pub mod memory;
 pub mod socket;
 pub mod supervisor;
 pub mod wasm;

@@ -5,6 +5,7 @@
 //! own user (peer credentials).
 
 use leasehold_core::contract::Contract;
+use leasehold_core::digest::Digest;
 use leasehold_core::end::CancelledBy;
 use leasehold_core::error::PublicError;
 use leasehold_core::id::{RunId, SandboxId};
@@ -43,6 +44,31 @@ pub enum Target {
     Parked(SandboxId),
 }
 
+/// A program that comes with its run, and is executed by descriptor in the place of a program of the sandbox.
+/// It is a sealed memory file (see [`crate::memory`]), and no script; its environment is empty, its working
+/// directory `/`. The command that comes with it is what contract and record tell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supplied {
+    /// Its arguments, its own name first; within the bounds of any command's.
+    pub argv: Vec<String>,
+    /// Descriptors it gets as 3, 4 and so on; at most [`PASSED_MAX`]. They follow the program in the message.
+    #[serde(default)]
+    pub passed: u8,
+    /// Whether it gets one more, the last: a memory file of [`crate::wasm::REPORT_LEN`] zero bytes that it
+    /// cannot make longer, and where a [`crate::wasm::Report`] is looked for when every process is dead.
+    #[serde(default)]
+    pub report: bool,
+    /// Whether the run is work of our own for its caller: it ends as soon as the connection does, is told in
+    /// no list of runs, and its record goes with its sandbox.
+    #[serde(default)]
+    pub bound: bool,
+    /// Of the program's file, for the contract. The caller's word: it made the file.
+    pub digest: Digest,
+}
+
+/// Most descriptors that a supplied program is passed.
+pub const PASSED_MAX: u8 = 8;
+
 /// What a caller wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -52,7 +78,8 @@ pub enum Request {
         /// [`VERSION`] of the caller.
         version: u32,
     },
-    /// Run one command. A workspace directory, where the mode needs one, is the one descriptor.
+    /// Run one command. Descriptors, in this order: the workspace directory, where the mode needs one; the
+    /// supplied program; what is passed to it.
     /// Answers: `Accepted` (or `Refused`), then `Stage` and `Output`, then `Ended`, then `Cleaned`.
     Run {
         /// Id chosen by the caller; a second run of the same id is refused.
@@ -60,7 +87,10 @@ pub enum Request {
         /// Where.
         target: Target,
         /// What.
-        exec: ExecSpec,
+        exec: Box<ExecSpec>,
+        /// The program that is executed, where it is not one of the sandbox.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        supplied: Option<Box<Supplied>>,
     },
     /// Take up a run again, after the reader went away. Answers as for `Run`, from its present
     /// state; output is read from the spool descriptors at any offset.
@@ -108,6 +138,30 @@ pub enum Request {
     Status,
     /// End everything and go. Answer: `Done`, then the connection closes.
     Stop,
+}
+
+impl Request {
+    /// A run of a program of the sandbox.
+    #[must_use]
+    pub fn run(run: RunId, target: Target, exec: ExecSpec) -> Self {
+        Self::Run {
+            run,
+            target,
+            exec: Box::new(exec),
+            supplied: None,
+        }
+    }
+
+    /// A run of a program that comes along.
+    #[must_use]
+    pub fn run_supplied(run: RunId, target: Target, exec: ExecSpec, supplied: Supplied) -> Self {
+        Self::Run {
+            run,
+            target,
+            exec: Box::new(exec),
+            supplied: Some(Box::new(supplied)),
+        }
+    }
 }
 
 /// One answer.
@@ -196,4 +250,29 @@ pub struct SandboxStatus {
     /// Whether it is one of those kept parked: the next run may have it at any moment.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pooled: bool,
+    /// Whether it is work of our own that ends with its caller's connection. Its run is not told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_a_supplied_program_says_nothing_of_one() {
+        let run = RunId::from_entropy(&[1; 13]);
+        let target = Target::New(SandboxSpec::default());
+        let plain = Request::run(run, target, ExecSpec::command(["true"]));
+        let text = serde_json::to_string(&plain).unwrap();
+        assert!(!text.contains("supplied"), "{text}");
+        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), plain);
+        let digest = Digest::of(b"program");
+        let least = format!(r#"{{"argv":["host"],"digest":"{digest}"}}"#);
+        let supplied: Supplied = serde_json::from_str(&least).unwrap();
+        assert_eq!(
+            (supplied.passed, supplied.report, supplied.bound),
+            (0, false, false)
+        );
+    }
 }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 use leasehold_core::end::{ExitStatus, LimitHit};
+pub use leasehold_core::spec::Determinism;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ use crate::socket::{FDS_MAX, FrameError, recv_with_fds};
 
 /// Version of this protocol, in [`Ready`].
 pub const VERSION: u32 = 1;
+/// Name and version of the engine that compiler and host are made with.
+pub const ENGINE: &str = "wasmtime-48.0";
 /// Bytes of a frame's head.
 pub const HEAD_LEN: usize = 12;
 /// Most bytes of a body.
@@ -115,15 +118,6 @@ impl Default for RunLimits {
     }
 }
 
-/// What makes a run the same each time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Determinism {
-    /// Of every random number. Not for keys: whoever knows the seed knows them.
-    pub seed: u64,
-    /// What the wall clock stands at, in milliseconds since 1970.
-    pub clock_ms: u64,
-}
-
 /// A directory of the host's that a run may use. Its descriptor comes with the frame, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preopen {
@@ -160,6 +154,27 @@ pub struct Start {
     /// Fixed clocks and seeded random; needs [`Flavour::Metered`].
     pub determinism: Option<Determinism>,
 }
+
+/// What a host that runs one module reads from [`ONE_CONFIG_FD`], as JSON: everything of a run but its streams.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct One {
+    /// What the code is, and how it was compiled.
+    pub load: Load,
+    /// The run. Its `module` means nothing; a directory is the one of that name in the sandbox; output is not
+    /// bounded here but by whoever reads it.
+    pub start: Start,
+}
+
+/// Where a host that runs one module finds [`One`] in a sealed memory file.
+pub const ONE_CONFIG_FD: i32 = 3;
+/// Where it finds the compiled code in another.
+pub const ONE_CODE_FD: i32 = 4;
+/// Where it writes its [`Report`], from the beginning of the file, which has [`REPORT_LEN`] bytes of zero.
+pub const ONE_REPORT_FD: i32 = 5;
+/// Bytes of a file for a report; what is not used of it stays zero.
+pub const REPORT_LEN: usize = 64 << 10;
+/// Most bytes of [`One`] as JSON.
+pub const ONE_BYTES_MAX: u64 = 4 << 20;
 
 /// Kinds of frames from owner to host. The frame's id is the module's for the first two, else the run's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

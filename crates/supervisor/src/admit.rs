@@ -145,6 +145,7 @@ pub(crate) fn contract(
         workspace,
         network: "none".to_owned(),
         argv: exec.argv.clone(),
+        program: exec.module.clone(),
         env_names: exec.env.keys().cloned().collect(),
         posture: Posture {
             uid_range: uid_range.unwrap_or(host.posture.uid_range),

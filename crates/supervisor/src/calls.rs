@@ -71,7 +71,18 @@ impl Server {
         match request {
             Request::Hello { version } => self.hello(from, tag, version),
             _ if !greeted => Err(refuse(ErrorKind::WrongState, "say hello first")),
-            Request::Run { run, target, exec } => self.run(from, tag, run, target, exec),
+            Request::Run {
+                supplied: Some(_), ..
+            } => Err(refuse(
+                ErrorKind::Unsupported,
+                "a supplied program is not taken yet",
+            )),
+            Request::Run {
+                run,
+                target,
+                exec,
+                supplied: None,
+            } => self.run(from, tag, run, target, *exec),
             Request::Attach { run } => self.attach(from, tag, &run),
             Request::Cancel { run, by, at_once } => self.on_cancel(from, tag, &run, by, at_once),
             Request::Provision { sandbox } => self.provision(from, tag, sandbox),
@@ -570,6 +581,7 @@ impl Server {
                 Role::Pool(_) | Role::Provisioned(_) => None,
             },
             pooled: matches!(sandbox.role, Role::Pool(_)),
+            bound: false,
         });
         let stuck = self.stuck.values().map(|stuck| &stuck.entry);
         let stuck = stuck.map(|entry| SandboxStatus {
@@ -578,6 +590,7 @@ impl Server {
             init_pid: 0,
             run: entry.run.clone(),
             pooled: false,
+            bound: false,
         });
         let mut all: Vec<_> = living.chain(stuck).collect();
         all.sort_by(|a, b| a.sandbox.cmp(&b.sandbox));

@@ -424,6 +424,8 @@ mod tests {
             stderr: Default::default(),
             artifacts: Vec::new(),
             may_execute_on_host: None,
+            module: None,
+            bound: false,
             cleanup: None,
             pruned_unix_ms: None,
         }

@@ -432,6 +432,7 @@ fn look_at_host(cgroups: &Cgroups, seed: &SpawnerSeed, limits: Vec<String>) -> H
             cgroup: layout.to_owned(),
             kernel: kernel.release().to_string_lossy().into_owned(),
             missing: gaps,
+            host: None,
         },
     }
 }

@@ -1,13 +1,11 @@
 //! The one configuration of the engine. Whatever changes code is set here by hand and not left to a default,
 //! since compiler and host must agree on it: code that was compiled under another one is refused at load.
 
+pub use leasehold_protocol::wasm::ENGINE as VERSION;
 use leasehold_protocol::wasm::Flavour;
 use wasmtime::Config;
 #[cfg(feature = "host")]
 use wasmtime::{Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Result};
-
-/// Version of the engine, part of every key of compiled code.
-pub const VERSION: &str = "wasmtime-48.0";
 
 /// Call stack of a run in bytes, host functions not counted. Enough that a recursion too deep for an interpreter in
 /// WebAssembly meets the interpreter's own limit first, and is an error inside of it.

@@ -97,6 +97,7 @@ pub(super) fn contract(
         workspace: spec.workspace,
         network: "none".to_owned(),
         argv: Vec::new(),
+        program: None,
         env_names: Vec::new(),
         posture: posture(),
     })

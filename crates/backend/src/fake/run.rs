@@ -51,6 +51,7 @@ impl Recorded {
         };
         let mut contract = slot.contract.clone();
         contract.argv.clone_from(&exec.argv);
+        contract.program.clone_from(&exec.module);
         contract.env_names = exec.env.keys().cloned().collect();
         let record = RunRecord {
             contract: Some(contract),

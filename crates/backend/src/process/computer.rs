@@ -45,11 +45,7 @@ impl ProcessComputer {
 
     async fn claim(&self, run: RunId, exec: ExecSpec) -> Result<Execution, ClientError> {
         let link = self.shared.link().await?;
-        let request = Request::Run {
-            run: run.clone(),
-            target: Target::Parked(self.sandbox.clone()),
-            exec,
-        };
+        let request = Request::run(run.clone(), Target::Parked(self.sandbox.clone()), exec);
         let execution = follow(link.call(request, &[]).await?, QUICK).await?;
         *self.claimed() = Some(run);
         Ok(execution)

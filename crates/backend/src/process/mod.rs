@@ -149,11 +149,7 @@ impl ProcessBackend {
 
     async fn launched(&self, launch: Launch) -> Result<Execution, ClientError> {
         let link = self.shared.link().await?;
-        let request = Request::Run {
-            run: launch.run,
-            target: Target::New(launch.sandbox),
-            exec: launch.exec,
-        };
+        let request = Request::run(launch.run, Target::New(launch.sandbox), launch.exec);
         let fds: Vec<OwnedFd> = launch.workspace.into_iter().collect();
         computer::follow(link.call(request, &fds).await?, PROVISION).await
     }

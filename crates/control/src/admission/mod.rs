@@ -159,6 +159,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         tool: row.map(|row| row.tool.clone()),
         manifest: row.map(|row| row.digest),
         argv: start.exec.argv.clone(),
+        program: start.exec.module.clone(),
         env_names: start.exec.env.keys().cloned().collect(),
         cwd: start.exec.cwd.clone(),
         input,

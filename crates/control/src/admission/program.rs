@@ -41,6 +41,7 @@ pub(super) fn resolve(case: Case<'_>) -> Result<Program, PublicError> {
         tty: None,
         stdin: stdin.is_some(),
         artifacts: artifacts.clone(),
+        module: None,
     };
     exec.check()?;
     Ok(Program {

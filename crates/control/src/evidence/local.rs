@@ -104,6 +104,7 @@ fn outcome(record: &RunRecord, outputs: Outputs) -> Result<Outcome, LocalError> 
         stderr: outputs.stderr,
         output: None,
         artifacts: record.artifacts.clone(),
+        module: record.module.clone(),
         ended_unix_ms: record.accepted_unix_ms.saturating_add(micros / 1_000),
     })
 }

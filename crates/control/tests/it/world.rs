@@ -93,6 +93,7 @@ fn contract(tenant: &str, exec: &ExecSpec, limits: &Limits) -> RunContract {
         tool: None,
         manifest: None,
         argv: exec.argv.clone(),
+        program: exec.module.clone(),
         env_names: Vec::new(),
         cwd: None,
         input: None,

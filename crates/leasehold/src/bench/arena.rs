@@ -214,7 +214,7 @@ pub(crate) fn begin(
 ) -> Result<u64, Fault> {
     let run: RunId = run::new_run()?;
     client
-        .call(Request::Run { run, target, exec }, fds)
+        .call(Request::run(run, target, exec), fds)
         .map_err(place::client_fault)
 }
 

@@ -83,11 +83,7 @@ impl Ward {
             .client
             .as_mut()
             .ok_or_else(|| Fault::host("the doctor's supervisor is gone"))?;
-        let request = Request::Run {
-            run: new_run()?,
-            target: Target::New(sandbox),
-            exec,
-        };
+        let request = Request::run(new_run()?, Target::New(sandbox), exec);
         let begun = Instant::now();
         let tag = client.call(request, &[]).map_err(place::client_fault)?;
         let deadline = begun + PATIENCE;

@@ -70,11 +70,11 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
     let signals =
         Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
     let run = new_run()?;
-    let request = Request::Run {
-        run: run.clone(),
-        target: Target::New(plan.sandbox.clone()),
-        exec: plan.exec.clone(),
-    };
+    let request = Request::run(
+        run.clone(),
+        Target::New(plan.sandbox.clone()),
+        plan.exec.clone(),
+    );
     let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).collect();
     let tag = client.call(request, &fds).map_err(place::client_fault)?;
     let terminal = plan.exec.tty.is_some();

@@ -101,6 +101,7 @@ pub(crate) fn build(flags: &RunFlags, caller: &Caller<'_>) -> Result<Plan, Fault
         tty,
         stdin: tty.is_none() && feeds_stdin(flags, caller.stdin),
         artifacts: flags.artifact.clone(),
+        module: None,
     };
     exec.check()?;
     Ok(Plan {

@@ -350,6 +350,7 @@ pub(super) fn outcome() -> Outcome {
         stderr: None,
         output: Some("{\"half\":0.5}".to_owned()),
         artifacts: Vec::new(),
+        module: None,
         ended_unix_ms: 35,
     }
 }

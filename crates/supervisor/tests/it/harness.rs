@@ -431,7 +431,7 @@ impl Client {
         fds: &[BorrowedFd<'_>],
     ) {
         let run = run_id(letter);
-        self.send(Request::Run { run, target, exec }, fds);
+        self.send(Request::run(run, target, exec), fds);
     }
 
     /// A run among very many.
@@ -447,7 +447,7 @@ impl Client {
         entropy[1..5].copy_from_slice(&number.to_le_bytes());
         let run = RunId::from_entropy(&entropy);
         let target = Target::New(spec);
-        self.send(Request::Run { run, target, exec }, &[]);
+        self.send(Request::run(run, target, exec), &[]);
         self.follow(started)
     }
 

@@ -69,11 +69,7 @@ fn a_provisioned_sandbox_waits_serves_one_run_and_is_gone() {
     assert_eq!(done.stdout, b"hi\n");
     assert_eq!(done.sandbox, sandbox);
     assert_eq!(status(&mut client), []);
-    let again = Request::Run {
-        run: run_id(2),
-        target: Target::Parked(sandbox.clone()),
-        exec: shell("true"),
-    };
+    let again = Request::run(run_id(2), Target::Parked(sandbox.clone()), shell("true"));
     assert_eq!(refused(client.ask(again).0), ErrorKind::NotFound);
     assert!(destroy(&mut client, &sandbox).clean());
 }
@@ -105,11 +101,7 @@ fn a_run_id_is_used_once_and_bad_calls_are_refused() {
     };
     let mut client = supervisor.connect();
     client.run(1, SandboxSpec::default(), shell("true"));
-    let run = |letter, exec, spec| Request::Run {
-        run: run_id(letter),
-        target: Target::New(spec),
-        exec,
-    };
+    let run = |letter, exec, spec| Request::run(run_id(letter), Target::New(spec), exec);
     let spec = SandboxSpec::default;
     assert_eq!(
         refused(client.ask(run(1, shell("true"), spec())).0),

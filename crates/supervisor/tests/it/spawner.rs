@@ -172,7 +172,7 @@ fn sandboxes_that_wait_for_a_dead_spawner_are_ordered_of_its_successor() {
         let run = RunId::from_entropy(&entropy);
         let target = Target::New(SandboxSpec::default());
         let exec = shell("true");
-        client.send(Request::Run { run, target, exec }, &[]);
+        client.send(Request::run(run, target, exec), &[]);
     }
     eventually("all have their ledger entry", || {
         supervisor.ledger().len() == ORDERS + waiting

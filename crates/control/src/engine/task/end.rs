@@ -172,6 +172,7 @@ impl Task {
             stderr: kept.stderr,
             output,
             artifacts: kept.artifacts,
+            module: record.module.clone(),
             ended_unix_ms: self.engine.parts.clock.unix_ms(),
         };
         if record.warm {
@@ -228,6 +229,7 @@ impl Task {
             stderr: None,
             output: None,
             artifacts: Vec::new(),
+            module: None,
             ended_unix_ms: self.engine.parts.clock.unix_ms(),
         };
         self.conclude(&outcome, Vec::new()).await?;

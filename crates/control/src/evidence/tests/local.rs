@@ -35,6 +35,7 @@ fn record() -> RunRecord {
             workspace: WorkspaceMode::ReadWrite,
             network: "none".to_owned(),
             argv: vec!["true".to_owned()],
+            program: None,
             env_names: vec![],
             posture: Posture {
                 profile: "native/1".to_owned(),
@@ -55,6 +56,8 @@ fn record() -> RunRecord {
         stderr: StreamRecord::default(),
         artifacts: vec![],
         may_execute_on_host: None,
+        module: None,
+        bound: false,
         pruned_unix_ms: None,
         cleanup: Some(inventory(true, "seen")),
     }

@@ -91,6 +91,7 @@ pub(super) fn contract(run: &RunId, text: &str) -> RunContract {
         tool: None,
         manifest: None,
         argv: vec!["echo".to_owned(), text.to_owned()],
+        program: None,
         env_names: vec!["HOME".to_owned()],
         cwd: None,
         input: None,
@@ -166,6 +167,7 @@ pub(super) fn outcome(text: &str) -> Outcome {
             skipped: None,
             may_execute_on_host: true,
         }],
+        module: None,
         ended_unix_ms: NOW,
     }
 }

@@ -27,6 +27,7 @@ fn seen(end: EndReason) -> Seen {
                 workspace: WorkspaceMode::Ephemeral,
                 network: "none".to_owned(),
                 argv: Vec::new(),
+                program: None,
                 env_names: Vec::new(),
                 posture: Posture::default(),
             }),
