@@ -55,6 +55,9 @@ pub struct Execution {
     pub stderr: File,
     /// Where its standard input or terminal is written, if it has one. Dropping it ends the input.
     pub input: Option<OwnedFd>,
+    /// Bytes of standard input that its backend gives it by itself, from
+    /// [`Launch::input`](crate::seam::Launch::input); there is no `input` to write to then.
+    pub fed: Option<u64>,
     events: Events,
 }
 
@@ -80,6 +83,7 @@ impl Execution {
             run,
             sandbox,
             warm: false,
+            fed: None,
             stdout: stdout.into(),
             stderr: stderr.into(),
             input,

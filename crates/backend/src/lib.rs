@@ -10,3 +10,4 @@ pub mod execution;
 pub mod fake;
 pub mod process;
 pub mod seam;
+pub mod wasm;

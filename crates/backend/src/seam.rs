@@ -9,17 +9,20 @@ use std::fs::File;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use leasehold_core::contract::{Contract, Enforced, Posture};
 use leasehold_core::end::CancelledBy;
 use leasehold_core::error::PublicError;
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
+use leasehold_core::name::Name;
 use leasehold_core::record::{Observed, Usage};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
 
 use crate::error::BackendError;
 use crate::execution::Execution;
+use crate::wasm::Module;
 
 /// Something a backend is doing. It may be dropped: what was begun then ends by itself or is found by
 /// [`Backend::sweep`].
@@ -63,6 +66,30 @@ pub struct Launch {
     pub exec: ExecSpec,
     /// The host directory of the workspace, for the modes that have one.
     pub workspace: Option<OwnedFd>,
+    /// The WebAssembly module that `exec` names, for a backend that runs such.
+    pub module: Option<Module>,
+    /// All of standard input, where the caller has it. A backend that can give it to the run by itself does,
+    /// and says so in [`Execution::fed`]; any other gives a pipe as ever.
+    pub input: Option<Arc<[u8]>>,
+    /// Whose run it is. A backend that lets runs share a process does so within a tenant alone, and not at
+    /// all for a run of nobody's.
+    pub tenant: Option<Name>,
+}
+
+impl Launch {
+    /// A command of nobody's with nothing but itself.
+    #[must_use]
+    pub fn new(run: RunId, sandbox: SandboxSpec, exec: ExecSpec) -> Self {
+        Self {
+            run,
+            sandbox,
+            exec,
+            workspace: None,
+            module: None,
+            input: None,
+            tenant: None,
+        }
+    }
 }
 
 /// A way to make bounded computers.
@@ -159,12 +186,17 @@ pub trait Computer: Send + Sync {
     fn contract(&self) -> &Contract;
 
     /// Claims it for its one run; it is destroyed when that is over. The id is chosen by the caller
-    /// and can be used once.
+    /// and can be used once. `module` is the one that `exec` names, for a backend that runs such.
     ///
     /// # Errors
     /// When it is not parked any more, or the command is refused; a command that cannot be started
     /// is no error but an end.
-    fn run(&self, run: RunId, exec: ExecSpec) -> Doing<'_, Result<Execution, BackendError>>;
+    fn run(
+        &self,
+        run: RunId,
+        exec: ExecSpec,
+        module: Option<Module>,
+    ) -> Doing<'_, Result<Execution, BackendError>>;
 
     /// Ends the run in it: asked first and killed after the grace of its limits, or `at_once`.
     ///

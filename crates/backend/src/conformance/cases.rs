@@ -181,7 +181,7 @@ fn echo<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let mut exec = Script::Echo.exec();
         exec.stdin = true;
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, exec).await?;
+        let mut execution = computer.run(new_run()?, exec, None).await?;
         let Some(input) = execution.input.take() else {
             return Err(Trouble::Wrong("there is no standard input".to_owned()));
         };
@@ -200,7 +200,7 @@ fn echo<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn no_input<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let execution = computer.run(new_run()?, Script::Echo.exec()).await?;
+        let execution = computer.run(new_run()?, Script::Echo.exec(), None).await?;
         check!(execution.input.is_none(), "an input was given");
         let done = finish(execution).await?;
         check!(done.stdout.is_empty(), "read {:?}", done.stdout);
@@ -272,9 +272,9 @@ fn run_id_once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
         let first = suite.park(Limits::default()).await?;
-        finish(first.run(run.clone(), Script::True.exec()).await?).await?;
+        finish(first.run(run.clone(), Script::True.exec(), None).await?).await?;
         let second = suite.park(Limits::default()).await?;
-        let again = second.run(run, Script::True.exec()).await;
+        let again = second.run(run, Script::True.exec(), None).await;
         second.destroy().await?;
         let kind = again.map(drop).map_err(|error| error.kind());
         check!(
@@ -288,13 +288,13 @@ fn run_id_once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn one_run<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut first = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        let mut first = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
         await_output(&mut first, 7).await?;
-        let second = computer.run(new_run()?, Script::True.exec()).await;
+        let second = computer.run(new_run()?, Script::True.exec(), None).await;
         check!(second.is_err(), "a second run was let in beside the first");
         computer.cancel(CancelledBy::Caller, true).await?;
         finish(first).await?;
-        let third = computer.run(new_run()?, Script::True.exec()).await;
+        let third = computer.run(new_run()?, Script::True.exec(), None).await;
         check!(third.is_err(), "a run was let in after the first");
         Ok(())
     })
@@ -304,7 +304,9 @@ fn attach<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
         let computer = suite.park(Limits::default()).await?;
-        let first = computer.run(run.clone(), Script::Print.exec()).await?;
+        let first = computer
+            .run(run.clone(), Script::Print.exec(), None)
+            .await?;
         let first = finish(first).await?;
         let again = finish(suite.backend.attach(run).await?).await?;
         check!(again.stdout == PRINTED, "read again: {:?}", again.stdout);
@@ -322,7 +324,7 @@ fn attach<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn cancel<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        let mut execution = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
         await_output(&mut execution, 7).await?;
         computer.cancel(CancelledBy::Operator, false).await?;
         let done = finish(execution).await?;
@@ -343,7 +345,9 @@ fn stubborn<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         };
         for (at_once, least) in [(false, 250_000), (true, 0)] {
             let computer = suite.park(limits.clone()).await?;
-            let mut execution = computer.run(new_run()?, Script::Stubborn.exec()).await?;
+            let mut execution = computer
+                .run(new_run()?, Script::Stubborn.exec(), None)
+                .await?;
             await_output(&mut execution, 7).await?;
             computer.cancel(CancelledBy::Caller, at_once).await?;
             let done = finish(execution).await?;
@@ -362,7 +366,7 @@ fn stubborn<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn destroy_busy<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        let mut execution = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
         await_output(&mut execution, 7).await?;
         let observed = computer.destroy().await?;
         check!(observed.clean(), "not clean: {observed:?}");
@@ -380,7 +384,7 @@ fn destroy_twice<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             let observed = computer.destroy().await?;
             check!(observed.clean(), "{time} time: {observed:?}");
         }
-        let run = computer.run(new_run()?, Script::True.exec()).await;
+        let run = computer.run(new_run()?, Script::True.exec(), None).await;
         check!(run.is_err(), "a run was let into what is gone");
         let usage = computer.usage().await.map_err(|error| error.kind());
         check!(usage == Err(ErrorKind::NotFound), "usage: {usage:?}");
@@ -399,7 +403,7 @@ async fn crash(suite: &Suite<'_>, computer: &dyn crate::seam::Computer) -> Verdi
 fn crash_running<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, Script::Sleep.exec()).await?;
+        let mut execution = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
         await_output(&mut execution, 7).await?;
         crash(suite, computer.as_ref()).await?;
         let done = finish(execution).await?;
@@ -417,7 +421,7 @@ fn crash_parked<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         crash(suite, computer.as_ref()).await?;
         let observed = computer.destroy().await?;
         check!(observed.clean(), "not clean: {observed:?}");
-        let run = computer.run(new_run()?, Script::True.exec()).await;
+        let run = computer.run(new_run()?, Script::True.exec(), None).await;
         check!(run.is_err(), "a run was let into what is gone");
         Ok(())
     })
@@ -429,7 +433,7 @@ fn apart<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let want = tool_error(ExitStatus::Exit { code: 1 });
         ends_as(suite, Script::MarkAndLook, want).await?;
         let marked = suite.park(Limits::default()).await?;
-        let mut marking = marked.run(new_run()?, Script::Mark.exec()).await?;
+        let mut marking = marked.run(new_run()?, Script::Mark.exec(), None).await?;
         await_output(&mut marking, 7).await?;
         ends_as(suite, Script::Look, EndReason::Completed).await?;
         let done = suite.run(Limits::default(), Script::Count.exec()).await?;
@@ -456,7 +460,7 @@ fn adopt<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let Some(adopted) = suite.backend.adopt(known.clone()).await? else {
             return Err(Trouble::Wrong("a living computer was not found".to_owned()));
         };
-        let execution = adopted.run(new_run()?, Script::True.exec()).await?;
+        let execution = adopted.run(new_run()?, Script::True.exec(), None).await?;
         let done = finish(execution).await?;
         check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
         adopted.destroy().await?;
@@ -478,7 +482,7 @@ fn sweep<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         );
         let spared = swept.ended.iter().all(|(id, _)| id != kept.id());
         check!(spared, "what is known was ended");
-        let execution = kept.run(new_run()?, Script::True.exec()).await?;
+        let execution = kept.run(new_run()?, Script::True.exec(), None).await?;
         check!(
             *finish(execution).await?.end()? == EndReason::Completed,
             "what is known was harmed"

@@ -27,12 +27,7 @@ async fn launched(
     run: &RunId,
     exec: ExecSpec,
 ) -> Result<Execution, BackendError> {
-    let launch = Launch {
-        run: run.clone(),
-        sandbox: SandboxSpec::default(),
-        exec,
-        workspace: None,
-    };
+    let launch = Launch::new(run.clone(), SandboxSpec::default(), exec);
     suite.backend.launch(launch).await
 }
 
@@ -60,12 +55,7 @@ fn refused<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let run = new_run()?;
         let mut sandbox = SandboxSpec::default();
         sandbox.limits.memory_bytes = Limit::asked(1);
-        let launch = Launch {
-            run: run.clone(),
-            sandbox,
-            exec: Script::True.exec(),
-            workspace: None,
-        };
+        let launch = Launch::new(run.clone(), sandbox, Script::True.exec());
         let kind = suite.backend.launch(launch).await.map(drop);
         let kind = kind.map_err(|error| error.kind());
         check!(kind == Err(ErrorKind::Invalid), "one byte: {kind:?}");

@@ -159,7 +159,7 @@ impl Suite<'_> {
     /// Runs a command in a fresh computer to its end.
     async fn run(&self, limits: Limits, exec: ExecSpec) -> Result<Finished, Trouble> {
         let computer = self.park(limits).await?;
-        let execution = computer.run(new_run()?, exec).await?;
+        let execution = computer.run(new_run()?, exec, None).await?;
         finish(execution).await
     }
 

@@ -18,6 +18,7 @@ use super::{World, locked, refuse};
 use crate::error::BackendError;
 use crate::execution::{EVENTS_MAX, Execution};
 use crate::seam::{Computer, Doing};
+use crate::wasm::Module;
 
 /// What is wanted of a run from outside.
 #[derive(Debug, Clone, Copy, Default)]
@@ -200,7 +201,12 @@ impl Computer for FakeComputer {
         &self.slot.contract
     }
 
-    fn run(&self, run: RunId, exec: ExecSpec) -> Doing<'_, Result<Execution, BackendError>> {
+    fn run(
+        &self,
+        run: RunId,
+        exec: ExecSpec,
+        _: Option<Module>,
+    ) -> Doing<'_, Result<Execution, BackendError>> {
         Box::pin(std::future::ready(self.claim(run, exec)))
     }
 

@@ -237,7 +237,7 @@ impl Backend for FakeBackend {
             let computer = self
                 .made(launch.sandbox, launch.workspace.is_some())
                 .await?;
-            let launched = match computer.run(launch.run, launch.exec).await {
+            let launched = match computer.run(launch.run, launch.exec, None).await {
                 Ok(execution) => execution,
                 Err(error) => {
                     computer.end().await?;

@@ -14,10 +14,11 @@ use leasehold_protocol::supervisor::{Event, Request, Target};
 
 use super::client::ClientError;
 use super::link::OpenCall;
-use super::{DESTROY, QUICK, Shared};
+use super::{DESTROY, QUICK, Shared, no_modules};
 use crate::error::BackendError;
 use crate::execution::{Events, Execution, RunEvent};
 use crate::seam::{Computer, Doing};
+use crate::wasm::Module;
 
 /// A sandbox that the supervisor parents.
 #[derive(Debug)]
@@ -171,8 +172,18 @@ impl Computer for ProcessComputer {
         &self.contract
     }
 
-    fn run(&self, run: RunId, exec: ExecSpec) -> Doing<'_, Result<Execution, BackendError>> {
-        Box::pin(async { Ok(self.claim(run, exec).await?) })
+    fn run(
+        &self,
+        run: RunId,
+        exec: ExecSpec,
+        _: Option<Module>,
+    ) -> Doing<'_, Result<Execution, BackendError>> {
+        Box::pin(async {
+            if exec.module.is_some() {
+                return Err(no_modules().into());
+            }
+            Ok(self.claim(run, exec).await?)
+        })
     }
 
     fn cancel(&self, by: CancelledBy, at_once: bool) -> Doing<'_, Result<(), BackendError>> {

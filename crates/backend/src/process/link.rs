@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Link {
     pub(super) async fn call(
         self: &Arc<Self>,
         request: Request,
-        fds: &[OwnedFd],
+        fds: &[BorrowedFd<'_>],
     ) -> Result<OpenCall, ClientError> {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let tag = {
@@ -115,15 +115,12 @@ impl Link {
         Ok(call)
     }
 
-    async fn send(&self, frame: Vec<u8>, fds: &[OwnedFd]) -> Result<(), ClientError> {
+    async fn send(&self, frame: Vec<u8>, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         let _turn = self.sending.lock().await;
         let mut sent = 0;
         while sent < frame.len() {
-            let fds: Vec<_> = match sent {
-                0 => fds.iter().map(AsFd::as_fd).collect(),
-                _ => Vec::new(),
-            };
-            let write = || send_with_fds(self.stream.as_ref(), &frame[sent..], &fds);
+            let fds = if sent == 0 { fds } else { &[] };
+            let write = || send_with_fds(self.stream.as_ref(), &frame[sent..], fds);
             let writing = self.stream.async_io(Interest::WRITABLE, write);
             sent += writing.await.map_err(lost)?;
         }
@@ -134,7 +131,7 @@ impl Link {
     pub(super) async fn ask(
         self: &Arc<Self>,
         request: Request,
-        fds: &[OwnedFd],
+        fds: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> Result<Heard, ClientError> {
         let mut call = self.call(request, fds).await?;

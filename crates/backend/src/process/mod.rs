@@ -10,7 +10,7 @@ mod link;
 pub mod start;
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Shared {
     async fn ask(
         &self,
         request: Request,
-        fds: &[OwnedFd],
+        fds: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> Result<(Event, Vec<OwnedFd>), ClientError> {
         self.link().await?.ask(request, fds, patience).await
@@ -113,7 +113,7 @@ impl ProcessBackend {
         workspace: Option<OwnedFd>,
     ) -> Result<ProcessComputer, ClientError> {
         let request = Request::Provision { sandbox: spec };
-        let fds: Vec<OwnedFd> = workspace.into_iter().collect();
+        let fds: Vec<_> = workspace.iter().map(AsFd::as_fd).collect();
         match self.shared.ask(request, &fds, PROVISION).await? {
             (Event::Provisioned { sandbox, contract }, _) => Ok(self.computer(sandbox, *contract)),
             _ => Err(ClientError::Unexpected {
@@ -148,9 +148,12 @@ impl ProcessBackend {
     }
 
     async fn launched(&self, launch: Launch) -> Result<Execution, ClientError> {
+        if launch.exec.module.is_some() {
+            return Err(no_modules().into());
+        }
         let link = self.shared.link().await?;
         let request = Request::run(launch.run, Target::New(launch.sandbox), launch.exec);
-        let fds: Vec<OwnedFd> = launch.workspace.into_iter().collect();
+        let fds: Vec<_> = launch.workspace.iter().map(AsFd::as_fd).collect();
         computer::follow(link.call(request, &fds).await?, PROVISION).await
     }
 
@@ -212,6 +215,11 @@ impl ProcessBackend {
             ],
         })
     }
+}
+
+fn no_modules() -> PublicError {
+    let message = format!("the backend `{NAME}` runs no WebAssembly module");
+    PublicError::new(ErrorKind::Unsupported, message)
 }
 
 /// Why the backend cannot be used, in words for the caller.

@@ -27,7 +27,7 @@ async fn park(backend: &FakeBackend) -> Box<dyn Computer> {
 }
 
 async fn record(computer: &dyn Computer, run: RunId, script: Script) -> RunRecord {
-    let mut execution = computer.run(run, script.exec()).await.unwrap();
+    let mut execution = computer.run(run, script.exec(), None).await.unwrap();
     execution.cleaned().await.unwrap().unwrap()
 }
 
@@ -132,7 +132,7 @@ async fn a_run_in_progress_is_followed_by_many() {
     let computer = park(&backend).await;
     let run = run_id(1);
     let mut first = computer
-        .run(run.clone(), Script::Sleep.exec())
+        .run(run.clone(), Script::Sleep.exec(), None)
         .await
         .unwrap();
     let mut second = backend.attach(run).await.unwrap();

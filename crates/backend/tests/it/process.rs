@@ -117,7 +117,10 @@ async fn a_run_is_found_again_after_its_supervisor_died() {
         .provision(SandboxSpec::default(), None)
         .await
         .unwrap();
-    let mut execution = computer.run(run_id(1), Script::Sleep.exec()).await.unwrap();
+    let mut execution = computer
+        .run(run_id(1), Script::Sleep.exec(), None)
+        .await
+        .unwrap();
     loop {
         match execution.next().await.unwrap().unwrap() {
             RunEvent::Output { stdout: 7, .. } => break,
@@ -154,7 +157,7 @@ async fn many_runs_share_one_connection() {
                 .await
                 .unwrap();
             let exec = Script::Exit(number).exec();
-            let mut execution = computer.run(run_id(number), exec).await.unwrap();
+            let mut execution = computer.run(run_id(number), exec, None).await.unwrap();
             let record = execution.cleaned().await.unwrap().unwrap();
             (number, record)
         });
@@ -180,11 +183,14 @@ async fn a_glob_that_is_none_is_refused_before_the_run() {
         .unwrap();
     let mut exec = Script::Artifacts.exec();
     exec.artifacts = vec!["out/[a".to_owned()];
-    let refused = computer.run(run_id(1), exec.clone()).await.unwrap_err();
+    let refused = computer
+        .run(run_id(1), exec.clone(), None)
+        .await
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(refused.to_string().contains("out/[a"), "{refused}");
     exec.artifacts = vec![".".to_owned()];
-    let mut execution = computer.run(run_id(2), exec).await.unwrap();
+    let mut execution = computer.run(run_id(2), exec, None).await.unwrap();
     let record = execution.cleaned().await.unwrap().unwrap();
     let taken = record.artifacts.iter().filter(|row| row.sha256.is_some());
     assert_eq!(taken.count(), 1, "{:?}", record.artifacts);

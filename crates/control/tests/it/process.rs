@@ -259,12 +259,8 @@ async fn what_the_engine_adds_to_a_warm_launch() {
         let mut entropy = [5; 13];
         entropy[0] = u8::try_from(at).unwrap();
         let begun = Instant::now();
-        let launch = Launch {
-            run: RunId::from_entropy(&entropy),
-            sandbox: Default::default(),
-            exec: Script::True.exec(),
-            workspace: None,
-        };
+        let run = RunId::from_entropy(&entropy);
+        let launch = Launch::new(run, Default::default(), Script::True.exec());
         let mut execution = backend.launch(launch).await.unwrap();
         while let Some(event) = execution.next().await {
             if matches!(

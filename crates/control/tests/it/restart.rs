@@ -390,12 +390,8 @@ async fn what_nobody_knows_is_ended() {
         .provision(SandboxSpec::default(), None)
         .await
         .unwrap();
-    let launch = Launch {
-        run: RunId::from_entropy(&[9; 13]),
-        sandbox: SandboxSpec::default(),
-        exec: Script::Sleep.exec(),
-        workspace: None,
-    };
+    let run = RunId::from_entropy(&[9; 13]);
+    let launch = Launch::new(run, SandboxSpec::default(), Script::Sleep.exec());
     let stray = world.backend.launch(launch).await.unwrap();
     drop((parked, stray));
     assert_eq!(world.backend.present().len(), 2);

@@ -60,7 +60,11 @@ impl Task {
             stage: time.stage,
             micros: time.micros,
         });
-        std::iter::once(allocated).chain(stages).collect()
+        let given = self.fed.map(|bytes| RunFact::InputGiven { bytes });
+        std::iter::once(allocated)
+            .chain(stages)
+            .chain(given)
+            .collect()
     }
 
     /// Whether it is begun again: its host or computer was lost, and the tool says that this does no harm.

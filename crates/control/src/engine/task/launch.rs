@@ -55,6 +55,7 @@ impl Task {
             let error = match self.send(sandbox, workspace).await {
                 Ok(execution) => {
                     self.engine.metrics.launched.add(begun.elapsed());
+                    self.fed = execution.fed;
                     return Ok(Went::Follow(Box::new(self.take_up(execution))));
                 }
                 Err(error) => error,
@@ -100,11 +101,13 @@ impl Task {
     ) -> Result<Execution, BackendError> {
         let mut exec = self.plan.start.exec.clone();
         exec.stdin |= self.plan.start.stdin.is_some();
+        let stdin = self.plan.start.stdin.as_deref();
+        let input = stdin.filter(|_| exec.module.is_some()).map(Into::into);
         let launch = Launch {
-            run: self.id(),
-            sandbox,
-            exec,
             workspace,
+            input,
+            tenant: Some(self.plan.contract.tenant.clone()),
+            ..Launch::new(self.id(), sandbox, exec)
         };
         self.engine.failpoints().before("launch");
         let launched = self.engine.parts.backend.launch(launch).await;

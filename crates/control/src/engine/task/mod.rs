@@ -116,6 +116,8 @@ pub(crate) struct Task {
     verdict: Option<EndReason>,
     /// What this launch came to is in the chain already, but for how it ended.
     told: bool,
+    /// Bytes of its input that the backend gives it by itself.
+    fed: Option<u64>,
     /// A tree may have been unpacked for it.
     unpacked: bool,
     since: Instant,
@@ -196,6 +198,7 @@ impl Task {
             attempt: 1,
             verdict: None,
             told: false,
+            fed: None,
             unpacked,
             since: now,
         }
