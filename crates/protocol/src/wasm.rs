@@ -5,6 +5,8 @@
 //! streams. Descriptors ride on the first byte of their frame and are given to frames in their order. The
 //! owner does not trust the host, which may have been taken over by a module: every length is checked first.
 
+mod report;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,6 +15,7 @@ pub use leasehold_core::spec::Determinism;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use self::report::printable;
 use crate::socket::{FDS_MAX, FrameError, recv_with_fds};
 
 /// Version of this protocol, in [`Ready`].
