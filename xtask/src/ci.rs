@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::runner::{self, Runner};
 use crate::tally::Tally;
-use crate::{setup, step, tidy, tree, v2};
+use crate::{setup, step, tidy, tree, v2, wasm};
 
 /// Longest that building may take on two slow cores, and longest for one step of tests.
 const BUILD_MAX: Duration = Duration::from_secs(25 * 60);
@@ -44,6 +44,11 @@ pub(crate) fn run() -> Result<Tally> {
     println!("\n==> tidy: cargo xtask tidy");
     tally.add(tidy::run()?);
     if check(&mut tally, "build", cargo(&["build", "-p", "leasehold"]))? {
+        println!("\n==> wasm: cargo xtask wasm --dev");
+        match wasm::run(wasm::Speed::Dev) {
+            Ok(built) => tally.add(built),
+            Err(error) => tally.fail(&format!("wasm: {error:#}")),
+        }
         tests(&mut tally)?;
     }
     println!("\nci: {:.0} s in all", started.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! The project's own tasks: `cargo xtask ci|tidy|bench|test-v2|setup|demo|templates`.
+//! The project's own tasks: `cargo xtask ci|tidy|bench|test-v2|setup|demo|wasm|templates`.
 //!
 //! All automation is here, in Rust, so that a person and CI run the same code. Nothing of the product
 //! may depend on it.
@@ -20,6 +20,7 @@ mod templates;
 mod tidy;
 mod tree;
 mod v2;
+mod wasm;
 
 use std::process::ExitCode;
 
@@ -27,7 +28,7 @@ use anyhow::{Result, bail};
 use tally::Tally;
 
 /// The tasks and what each does.
-const TASKS: [(&str, &str); 7] = [
+const TASKS: [(&str, &str); 8] = [
     ("ci", "all that CI runs, in its order"),
     ("tidy", "rules of the work tree that no compiler holds"),
     (
@@ -43,6 +44,10 @@ const TASKS: [(&str, &str); 7] = [
         "install with apt-get what building, tests and demo need",
     ),
     ("demo", "two runs that show what it is"),
+    (
+        "wasm",
+        "build the programs that compile and run WebAssembly; --dev builds them fast, for tests",
+    ),
     (
         "templates",
         "build the snapshot templates of Python and JavaScript; takes one's name to build it alone",
@@ -75,6 +80,8 @@ fn dispatch(words: &[&str]) -> Result<Tally> {
         ["bench", rest @ ..] => bench::run(rest),
         ["setup"] => setup::run(&[&setup::DEMO[..], &setup::TESTS[..]].concat()),
         ["demo"] => demo::run(),
+        ["wasm"] => wasm::run(wasm::Speed::Release),
+        ["wasm", "--dev"] => wasm::run(wasm::Speed::Dev),
         ["templates", names @ ..] => templates::run(names),
         ["test-v2"] => v2::run(None),
         ["test-v2", filter] => v2::run(Some(filter)),
