@@ -51,8 +51,9 @@ pub struct StoredStream {
     /// What was written and kept.
     #[serde(flatten)]
     pub stream: StreamRecord,
-    /// Digest of the bytes kept.
-    pub digest: Digest,
+    /// Digest of the bytes kept; absent when there was no room to keep them beyond the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
 }
 
 /// The committed result of a run.
@@ -111,6 +112,7 @@ impl Outcome {
             .iter()
             .filter_map(|file| file.sha256.as_ref());
         let files = files.filter_map(|hex| Digest::parse(&format!("sha256:{hex}")).ok());
-        streams.map(|stored| stored.digest).chain(files).collect()
+        let streams = streams.filter_map(|stored| stored.digest);
+        streams.chain(files).collect()
     }
 }

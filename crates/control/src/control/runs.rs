@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{Control, Cursor, Follower, RunFilter, RunRow, Until};
 use crate::access::{allowed, tenant};
-use crate::engine::{Cancel, over};
+use crate::engine::{Cancel, pruned};
 
 /// Most bytes of one answer.
 const BYTES_MAX: usize = 8 << 20;
@@ -240,7 +240,7 @@ impl Control {
         let read = self
             .engine
             .read_output(live.as_ref(), &row, which, offset, most);
-        read.await.map_err(|error| pruned(error, stream))
+        read.await
     }
 
     async fn outcome(&self, who: &Principal, run: &RunId) -> Result<Outcome, PublicError> {
@@ -298,13 +298,5 @@ impl Control {
         let most = most.min(BYTES_MAX);
         let read = self.engine.parts.objects.read(digest, offset, most).await;
         read.map_err(|error| pruned(error, "artifact"))
-    }
-}
-
-/// Says of bytes that are not there any more why.
-fn pruned(error: PublicError, what: &str) -> PublicError {
-    match error.kind {
-        ErrorKind::NotFound => over(what),
-        _ => error,
     }
 }

@@ -37,7 +37,7 @@ use self::floor::Floor;
 pub(crate) use self::live::{Cancel, Live, Note, Seen};
 use self::metrics::Metrics;
 use self::parts::Parts;
-pub(crate) use self::retention::over;
+pub(crate) use self::retention::pruned;
 
 /// Pause between two looks at what is still running while draining.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -17,21 +17,22 @@ use leasehold_store::seam::RunRow;
 use super::Engine;
 use super::live::Live;
 use super::metrics::count;
+use super::retention::pruned;
 
 /// Longest output of a tool that is read as one structured value.
 pub(crate) const STRUCTURED_MAX: u64 = 4 << 20;
 /// The streams by their place.
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
-/// How long bytes that cannot be kept are tried again.
+/// How long all that a run left is tried again, what cannot be kept at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// What was kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Kept {
-    pub(crate) stdout: Option<StoredStream>,
-    pub(crate) stderr: Option<StoredStream>,
+    pub(crate) stdout: StoredStream,
+    pub(crate) stderr: StoredStream,
     pub(crate) artifacts: Vec<Artifact>,
 }
 
@@ -40,11 +41,11 @@ impl Kept {
     pub(crate) fn facts(&self) -> Vec<RunFact> {
         let streams = [("stdout", self.stdout), ("stderr", self.stderr)];
         let stored = streams.into_iter().filter_map(|(name, stored)| {
-            let stored = stored.filter(|stored| stored.stream.kept > 0)?;
+            let digest = stored.digest.filter(|_| stored.stream.kept > 0)?;
             Some(RunFact::OutputStored {
                 stream: name.to_owned(),
                 bytes: stored.stream.kept,
-                digest: stored.digest,
+                digest,
             })
         });
         let taken = self.artifacts.iter().filter(|file| file.sha256.is_some());
@@ -53,6 +54,13 @@ impl Kept {
         });
         stored.chain(taken).collect()
     }
+}
+
+/// The answer for bytes there was no room for.
+fn not_kept(what: &str) -> PublicError {
+    let message =
+        format!("the {what} could not be kept when the run ended: the daemon's disk refused it");
+    PublicError::new(ErrorKind::NotFound, message)
 }
 
 /// Reads the start of a file, at most so many bytes.
@@ -84,7 +92,7 @@ impl Engine {
     /// spool while it is carried, from the object store afterwards.
     ///
     /// # Errors
-    /// `not_found` when they are not kept any more.
+    /// `not_found` when they are not kept any more, or could not be.
     pub(crate) async fn read_output(
         &self,
         live: Option<&Arc<Live>>,
@@ -105,25 +113,30 @@ impl Engine {
         });
         match stored {
             Some(stored) if stored.stream.kept > offset => {
-                self.kept_still(row, STREAMS[which], |kept| kept.logs_s)
-                    .await?;
-                self.parts.objects.read(stored.digest, offset, most).await
+                let name = STREAMS[which];
+                self.kept_still(row, name, |kept| kept.logs_s).await?;
+                let digest = stored.digest.ok_or_else(|| not_kept(name))?;
+                let read = self.parts.objects.read(digest, offset, most).await;
+                read.map_err(|error| pruned(error, name))
             }
             _ => Ok(Vec::new()),
         }
     }
 
-    /// Keeps both streams and every collected file of a run. What cannot be kept in time is missing from the
-    /// result, which then says so; it is counted.
+    /// Keeps both streams and every collected file of a run. What cannot be kept within [`PATIENCE`] has no
+    /// digest in the result; it is counted.
     pub(crate) async fn keep(&self, run: &RunId, record: &RunRecord, spools: [&File; 2]) -> Kept {
         self.failpoints().before("objects");
-        let stdout = self.keep_stream(spools[0], record.stdout);
-        let stderr = self.keep_stream(spools[1], record.stderr);
+        let until = self.parts.clock.elapsed() + PATIENCE;
+        let stdout = self.keep_stream(spools[0], record.stdout, until);
+        let stderr = self.keep_stream(spools[1], record.stderr, until);
         let (stdout, stderr) = tokio::join!(stdout, stderr);
         let mut artifacts = record.artifacts.clone();
         for (place, file) in artifacts.iter_mut().enumerate() {
             if let Some(wanted) = file.sha256.clone()
-                && !self.keep_artifact(run, place, file.bytes, &wanted).await
+                && !self
+                    .keep_artifact((run, place), file.bytes, &wanted, until)
+                    .await
             {
                 file.sha256 = None;
                 file.skipped = Some("not_kept".to_owned());
@@ -137,16 +150,26 @@ impl Engine {
         }
     }
 
-    async fn keep_stream(&self, spool: &File, stream: StreamRecord) -> Option<StoredStream> {
-        if stream.kept == 0 {
-            let digest = Digest::of(b"");
-            return Some(StoredStream { stream, digest });
-        }
-        let digest = self.keep_file(spool, stream.kept).await?;
-        Some(StoredStream { stream, digest })
+    async fn keep_stream(
+        &self,
+        spool: &File,
+        stream: StreamRecord,
+        until: Duration,
+    ) -> StoredStream {
+        let digest = match stream.kept {
+            0 => Some(Digest::of(b"")),
+            bytes => self.keep_file(spool, bytes, until).await,
+        };
+        StoredStream { stream, digest }
     }
 
-    async fn keep_artifact(&self, run: &RunId, place: usize, bytes: u64, wanted: &str) -> bool {
+    async fn keep_artifact(
+        &self,
+        (run, place): (&RunId, usize),
+        bytes: u64,
+        wanted: &str,
+        until: Duration,
+    ) -> bool {
         let copy = match self.parts.backend.artifact(run.clone(), place).await {
             Ok(copy) => copy,
             Err(_) => {
@@ -154,12 +177,11 @@ impl Engine {
                 return false;
             }
         };
-        let kept = self.keep_file(&copy, bytes).await;
+        let kept = self.keep_file(&copy, bytes, until).await;
         kept.is_some_and(|digest| digest.hex() == wanted)
     }
 
-    async fn keep_file(&self, file: &File, bytes: u64) -> Option<Digest> {
-        let until = self.parts.clock.elapsed() + PATIENCE;
+    async fn keep_file(&self, file: &File, bytes: u64, until: Duration) -> Option<Digest> {
         let mut pause = PAUSE;
         loop {
             let kept = match file.try_clone() {

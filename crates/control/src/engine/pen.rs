@@ -127,12 +127,31 @@ impl Pen {
         self.write_all(vec![(write, facts)]).await
     }
 
+    /// Does one write, or gives it up when nothing of it is there after a failure and nobody wants it any more.
+    /// Says whether it is done.
+    pub(crate) async fn write_while(
+        &mut self,
+        wanted: impl Fn() -> bool,
+        write: Write,
+        facts: Vec<RunFact>,
+    ) -> Result<bool, Stop> {
+        self.write_wanted(wanted, vec![(write, facts)]).await
+    }
+
     /// Does several writes in this order, handed in together so that the store can commit them together.
     pub(crate) async fn write_all(
         &mut self,
         writes: Vec<(Write, Vec<RunFact>)>,
     ) -> Result<(), Stop> {
-        let before = self.chain.head();
+        self.write_wanted(|| true, writes).await.map(|_| ())
+    }
+
+    async fn write_wanted(
+        &mut self,
+        wanted: impl Fn() -> bool,
+        writes: Vec<(Write, Vec<RunFact>)>,
+    ) -> Result<bool, Stop> {
+        let (before, epoch) = (self.chain.head(), self.epoch);
         let mut chain = self.chain.clone();
         let mut drafts = Vec::with_capacity(writes.len());
         for (write, facts) in writes {
@@ -168,10 +187,14 @@ impl Pen {
                 return Err(Stop::Refused(error));
             }
             done = reached;
+            if done == 0 && !wanted() {
+                self.epoch = epoch;
+                return Ok(false);
+            }
         }
         self.chain = chain;
         self.promised_unix_ms = None;
-        Ok(())
+        Ok(true)
     }
 
     /// Hands in every draft at once and gives the first failure.

@@ -22,9 +22,17 @@ const REMOVED_MAX: usize = 500;
 const MARGIN_MS: u64 = 30_000;
 
 /// The answer for bytes whose time is over.
-pub(crate) fn over(what: &str) -> PublicError {
+fn over(what: &str) -> PublicError {
     let message = format!("the {what} is not kept any more: its retention is over");
     PublicError::new(ErrorKind::NotFound, message)
+}
+
+/// Says of bytes that are not there any more why.
+pub(crate) fn pruned(error: PublicError, what: &str) -> PublicError {
+    match error.kind {
+        ErrorKind::NotFound => over(what),
+        _ => error,
+    }
 }
 
 impl Engine {

@@ -84,7 +84,11 @@ fn kept(stream: Option<&StoredStream>) -> String {
                 true => format!(", cut from {}", kept.stream.written),
                 false => String::new(),
             };
-            format!("{} bytes{cut}, {}", kept.stream.kept, kept.digest)
+            let bytes = kept.stream.kept;
+            match kept.digest {
+                Some(digest) => format!("{bytes} bytes{cut}, {digest}"),
+                None => format!("{bytes} bytes{cut}, which could not be kept"),
+            }
         }
     }
 }

@@ -140,10 +140,11 @@ fn events(
         end: outcome.end.clone(),
     });
     for (stream, stored) in [("stdout", outcome.stdout), ("stderr", outcome.stderr)] {
-        facts.extend(stored.map(|stored| RunFact::OutputStored {
+        let kept = stored.and_then(|stored| Some((stored.stream.kept, stored.digest?)));
+        facts.extend(kept.map(|(bytes, digest)| RunFact::OutputStored {
             stream: stream.to_owned(),
-            bytes: stored.stream.kept,
-            digest: stored.digest,
+            bytes,
+            digest,
         }));
     }
     let artifacts = outcome.artifacts.iter().cloned();

@@ -105,7 +105,7 @@ pub fn receipts(outcome: &Outcome) -> Vec<Receipt> {
             kind: kind.to_owned(),
             path: None,
             bytes: stream.stream.kept,
-            sha256: stream.digest.hex(),
+            sha256: stream.digest?.hex(),
         })
     });
     let artifacts = outcome.artifacts.iter().filter_map(|artifact| {

@@ -18,6 +18,7 @@ use leasehold_core::id::{RunId, WorkerId};
 use leasehold_core::outcome::RunState;
 use leasehold_core::tenant::{Principal, Role};
 use leasehold_store::seam::Store;
+use leasehold_store::sqlite::Point;
 
 use crate::world::{Draft, World, end, sealed, who};
 
@@ -265,4 +266,42 @@ async fn a_round_reads_few_rows_however_many_wait() {
         "{rows} rows in {rounds} rounds"
     );
     engine.drain(Duration::ZERO).await;
+}
+
+/// A disk that takes no lease: whoever waits for it may be cancelled, and waits no longer than it may.
+#[tokio::test(flavor = "multi_thread")]
+async fn p87_a_run_that_waits_for_room_is_cancelled_or_gives_up_and_is_begun_when_there_is_some() {
+    let full = Arc::new(AtomicBool::new(true));
+    let is_full = Arc::clone(&full);
+    let faults = Arc::new(move |point, name: &'static str| {
+        point == Point::Written && name == "grant" && is_full.load(Ordering::Relaxed)
+    });
+    let world = World::with_faults(Some(faults)).await;
+    let engine = world.engine(4).await;
+    let control = Control::new(Arc::clone(&engine));
+    let begin = async |max_wait_ms| {
+        let mut draft = Draft::script("acme", Script::True);
+        draft.contract.max_wait_ms = max_wait_ms;
+        engine.submit(draft.plan(), None, None).await.unwrap().0.run
+    };
+    let (unwanted, impatient, patient) = (
+        begin(600_000).await,
+        begin(1_000).await,
+        begin(600_000).await,
+    );
+    control.cancel(&who("acme"), &unwanted).await.unwrap();
+    assert!(matches!(
+        end(&sealed(&control, "acme", &unwanted).await),
+        EndReason::Cancelled { .. }
+    ));
+    match end(&sealed(&control, "acme", &impatient).await) {
+        EndReason::SandboxUnavailable { detail } => assert!(detail.contains("room"), "{detail}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.backend.begun(), []);
+    full.store(false, Ordering::Relaxed);
+    let row = sealed(&control, "acme", &patient).await;
+    assert_eq!(end(&row), EndReason::Completed);
+    assert_eq!(world.backend.begun(), [patient]);
+    world.assert_nothing_left().await;
 }

@@ -109,10 +109,11 @@ async fn a_sweep_that_was_broken_off_is_gone_on_with() {
     // Killed after its names were forgotten and the first object went.
     let now = stdout.stream.kept + outcome.ended_unix_ms + 60_000;
     assert_eq!(world.store.prune_names(now, 0, 500).await.unwrap(), 2);
-    let gone = world.objects.delete(&stdout.digest, Duration::ZERO).await;
+    let [stdout_is, stderr_is] = [stdout, stderr].map(|stored| stored.digest.unwrap());
+    let gone = world.objects.delete(&stdout_is, Duration::ZERO).await;
     assert!(gone.unwrap());
     let _next = sweeping(&world).await;
-    until_gone(&world, &stderr.digest).await;
+    until_gone(&world, &stderr_is).await;
     until_gone(&world, &stray.digest).await;
 }
 

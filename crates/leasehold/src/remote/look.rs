@@ -95,7 +95,11 @@ fn page(view: &Value, contract: &Value) -> String {
                 Some(true) => ", the rest was cut",
                 _ => "",
             };
-            line(stream, format!("{}{cut}", format_bytes(kept)));
+            let lost = match outcome[stream]["digest"].is_null() && kept > 0 {
+                true => ", which could not be kept",
+                false => "",
+            };
+            line(stream, format!("{}{cut}{lost}", format_bytes(kept)));
         }
     }
     for artifact in outcome["artifacts"].as_array().into_iter().flatten() {

@@ -81,7 +81,7 @@ fn hashed(paths: &Paths, run: &RunId, name: &str, stream: StreamRecord) -> Optio
     log.take(stream.kept).read_to_end(&mut bytes).ok()?;
     (bytes.len() as u64 == stream.kept).then(|| StoredStream {
         stream,
-        digest: Digest::of(&bytes),
+        digest: Some(Digest::of(&bytes)),
     })
 }
 

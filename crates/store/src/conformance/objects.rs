@@ -149,7 +149,7 @@ pub(super) async fn what_is_named_is_told_until_its_time_is_over(world: &World) 
             kept,
             truncated: false,
         },
-        digest,
+        digest: Some(digest),
     };
     let artifact = |digest: Digest| Artifact {
         path: "a".to_owned(),

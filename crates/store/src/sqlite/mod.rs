@@ -40,7 +40,7 @@ use readers::Readers;
 use reserve::Reserve;
 use write::chain::Written;
 use write::runs::Prepared;
-use writer::{Class, Op, Writer};
+use writer::{Class, Op, Room, Writer};
 
 /// How a store is opened.
 #[derive(Clone)]
@@ -84,10 +84,13 @@ impl SqliteStore {
         make_dir(&options.dir)?;
         let paths = open::Paths::of(&options.dir);
         let lock = open::lock(&paths.lock)?;
-        let conn = open::writer(&paths.database)?;
-        let reserve = Reserve::new(paths.reserve);
+        let conn = open::writer(&paths)?;
+        let room = Room {
+            reserve: Reserve::new(paths.reserve),
+            log: paths.log,
+        };
         let faults = options.faults;
-        let writer = Writer::start(conn, options.together, faults.clone(), reserve);
+        let writer = Writer::start(conn, options.together, faults.clone(), room);
         let writer = writer.map_err(|source| OpenError::Io {
             action: "start the writer of",
             path: paths.database.clone(),
@@ -185,7 +188,7 @@ fn make_dir(dir: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// A write that begins something: refused on a full disk.
+/// A write that begins something: refused while no reserve is set aside.
 fn begins(name: &'static str) -> Op {
     Op {
         name,
@@ -222,7 +225,12 @@ impl Store for SqliteStore {
     }
 
     fn grant(&self, lease: Lease, event: Event) -> Doing<'_, ()> {
-        self.write_events(begins("grant"), vec![event], move |conn, events| {
+        // A later one is for an end that its holder did not see.
+        let op = match lease.epoch > Epoch::NONE.next() {
+            true => ends("grant"),
+            false => begins("grant"),
+        };
+        self.write_events(op, vec![event], move |conn, events| {
             write::runs::grant(conn, &lease, &events[0])
         })
     }

@@ -44,6 +44,8 @@ const CACHE_KIB: i64 = 8_192;
 
 /// How long the log is from the start.
 const LOG_BYTES: u64 = 4 << 20;
+/// How long it is made of the reserve: what is in the log is nobody else's.
+const LOG_LAST_BYTES: u64 = LOG_BYTES + (3 << 20);
 
 /// Where a store's files are.
 #[derive(Debug, Clone)]
@@ -51,6 +53,8 @@ pub(super) struct Paths {
     pub(super) database: PathBuf,
     pub(super) lock: PathBuf,
     pub(super) reserve: PathBuf,
+    /// The log that the engine keeps beside the database.
+    pub(super) log: PathBuf,
 }
 
 impl Paths {
@@ -59,6 +63,7 @@ impl Paths {
             database: dir.join("store.db"),
             lock: dir.join("store.lock"),
             reserve: dir.join("store.reserve"),
+            log: dir.join("store.db-wal"),
         }
     }
 }
@@ -87,7 +92,8 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
 }
 
 /// Opens the connection that writes, and brings the database to this program's format.
-pub(super) fn writer(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn writer(paths: &Paths) -> Result<Connection, OpenError> {
+    let path = paths.database.as_path();
     // Made here and not by the engine, so that nobody else can read it for a moment.
     OpenOptions::new()
         .create(true)
@@ -111,26 +117,24 @@ pub(super) fn writer(path: &Path) -> Result<Connection, OpenError> {
         .and_then(|()| conn.pragma_update(None, "temp_store", "memory"))
         .and_then(|()| conn.pragma_update(None, "cache_size", -CACHE_KIB))
         .map_err(|error| told(path, error))?;
-    lengthen(&log_of(path));
+    lengthen(&paths.log, LOG_BYTES);
     Ok(conn)
 }
 
-/// The log that the engine keeps beside a database.
-fn log_of(path: &Path) -> PathBuf {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    log.into()
+/// Gives the log room of the reserve that was given up, before others of the disk have it.
+pub(super) fn lengthen_last(log: &Path) {
+    lengthen(log, LOG_LAST_BYTES);
 }
 
 /// Fills the log with zeros to a length that it seldom outgrows: a sync of what is written over need not write where
 /// the file ends as well. The engine reads a log up to the first piece that is no part of it. Where there is no room,
 /// it grows as it is written.
-fn lengthen(log: &Path) {
+fn lengthen(log: &Path, bytes: u64) {
     let Ok(mut file) = OpenOptions::new().append(true).open(log) else {
         return;
     };
     let long = file.metadata().map_or(u64::MAX, |found| found.len());
-    let zeros = vec![0; usize::try_from(LOG_BYTES.saturating_sub(long)).unwrap_or_default()];
+    let zeros = vec![0; usize::try_from(bytes.saturating_sub(long)).unwrap_or_default()];
     let _ = file.write_all(&zeros).and_then(|()| file.sync_all());
 }
 

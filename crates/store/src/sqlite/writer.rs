@@ -10,9 +10,11 @@
 //! So what is handed in together is committed together, also when the thread is idle.
 //!
 //! When a commit fails, its jobs are tried alone, so that one cannot take the others along. When the disk is
-//! full, jobs that end something may use a reserve that was set aside in better times.
+//! full, jobs that end something get a reserve that was set aside in better times; until it can be set aside
+//! again, all others are refused.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +26,8 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::error::{classify, is_full};
-use super::reserve::Reserve;
+use super::open::lengthen_last;
+use super::reserve::{RESERVE_BYTES, Reserve};
 use crate::seam::{Commits, StoreError};
 
 /// Most jobs that wait; further callers wait before they enter.
@@ -176,7 +179,7 @@ impl Writer {
         conn: Connection,
         together: bool,
         faults: Option<Faults>,
-        reserve: Reserve,
+        room: Room,
     ) -> std::io::Result<Self> {
         let (bell, rings) = channel();
         let tray = Tray::default();
@@ -187,7 +190,7 @@ impl Writer {
             conn,
             batch_max: if together { BATCH_MAX } else { 1 },
             faults,
-            reserve,
+            room,
             synced: None,
             since_checkpoint: 0,
             suspect: false,
@@ -253,6 +256,13 @@ impl Drop for Writer {
     }
 }
 
+/// What the disk still has for what ends something.
+pub(super) struct Room {
+    pub(super) reserve: Reserve,
+    /// The engine's log.
+    pub(super) log: PathBuf,
+}
+
 /// The thread's own things.
 struct Desk {
     conn: Connection,
@@ -260,7 +270,7 @@ struct Desk {
     tray: Tray,
     batch_max: usize,
     faults: Option<Faults>,
-    reserve: Reserve,
+    room: Room,
     /// How the engine is set now; `None` before the first commit.
     synced: Option<Class>,
     /// Jobs since the last checkpoint.
@@ -312,6 +322,7 @@ impl Desk {
     }
 
     fn work(&mut self, batch: Vec<Box<dyn Job>>) {
+        let batch = self.turn_away(batch);
         self.since_checkpoint += batch.len();
         let (durable, appended): (Vec<_>, Vec<_>) = batch
             .into_iter()
@@ -327,16 +338,37 @@ impl Desk {
         }
     }
 
+    /// Refuses what begins something while no reserve is set aside; gives the rest.
+    fn turn_away(&mut self, batch: Vec<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
+        if batch.iter().all(|job| job.op().ends) || self.room.reserve.is_held() {
+            return batch;
+        }
+        let (ends, begins): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.op().ends);
+        for job in begins {
+            let detail = format!("{RESERVE_BYTES} bytes cannot be set aside");
+            job.answer(Some(StoreError::Unwritable(Internal::new(detail))));
+        }
+        ends
+    }
+
     /// Commits one job by itself, with the reserve's room if it ends something.
     fn alone(&mut self, class: Class, job: Box<dyn Job>) {
         let mut job = [job];
         let mut tried = self.commit(class, &mut job);
-        let full = tried.as_ref().is_err_and(is_full);
-        if full && job[0].op().ends && self.reserve.release() {
+        if job[0].op().ends && tried.as_ref().is_err_and(is_full) {
+            self.make_room();
             tried = self.commit(class, &mut job);
         }
         let [job] = job;
         job.answer(tried.err().map(|error| classify(&error)));
+    }
+
+    /// Gives the reserve up. The log has a part of it at once; the rest is for the database, which the log is
+    /// moved into, so that it is written from its start again.
+    fn make_room(&mut self) {
+        self.room.reserve.release();
+        lengthen_last(&self.room.log);
+        self.move_log();
     }
 
     /// One transaction of the engine. An error means that nothing of it was written, or that it is unknown.
@@ -451,11 +483,15 @@ impl Desk {
     /// Moves the log into the database, and sets aside a reserve that was used.
     fn checkpoint(&mut self) {
         self.since_checkpoint = 0;
-        // One that fails (a full disk) leaves all of it in the log, where it is safe; the next one tries again.
+        self.move_log();
+        self.room.reserve.refill();
+    }
+
+    /// Moves the log into the database. What fails (a full disk) leaves all of it in the log, where it is safe.
+    fn move_log(&self) {
         let _ = self
             .conn
             .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-        self.reserve.refill();
     }
 }
 

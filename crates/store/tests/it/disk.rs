@@ -2,7 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use leasehold_core::id::RunId;
+use leasehold_core::name::Name;
 use leasehold_store::conformance::World;
 use leasehold_store::seam::{RunFilter, Store, StoreError};
 use leasehold_store::sqlite::{OpenError, Options, Point, SqliteStore};
@@ -13,6 +16,22 @@ use crate::scratch::Scratch;
 
 fn open(dir: &Path) -> Arc<dyn Store> {
     Arc::new(SqliteStore::open(Options::new(dir)).unwrap())
+}
+
+/// Runs that end in each round on a full disk.
+const ENDS: usize = 100;
+
+/// Admits until the disk is full; gives the run that was refused.
+async fn refused_admission(world: &World, tenant: &Name) -> RunId {
+    for _ in 0..5_000 {
+        let (admission, life) = world.admission(tenant, 10, None).unwrap();
+        match world.store.admit(admission).await {
+            Ok(_) => {}
+            Err(StoreError::Unwritable(_)) => return life.run,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    panic!("a full disk must refuse");
 }
 
 /// The child of the test below, on a disk of 40 MiB. By itself it sees the reserve set aside.
@@ -27,7 +46,10 @@ async fn on_a_small_disk() {
     };
     let world = World::new(open(&dir));
     let tenant = world.tenant("acme").await.unwrap();
-    let running = world.leased(&tenant).await.unwrap();
+    let mut running = Vec::new();
+    for _ in 0..ENDS * 3 {
+        running.push(world.leased(&tenant).await.unwrap());
+    }
     let ballast = dir.join("ballast");
     let mut refused = 0;
     for round in 0..3 {
@@ -43,33 +65,36 @@ async fn on_a_small_disk() {
             }
         }
         // New work: taken only as long as there is room in what is allocated already, then refused.
-        let mut last = None;
-        for _ in 0..5_000 {
-            let (admission, life) = world.admission(&tenant, 10, None).unwrap();
-            match world.store.admit(admission).await {
-                Ok(_) => {}
-                Err(StoreError::Unwritable(_)) => {
-                    last = Some(life.run);
-                    break;
-                }
-                Err(other) => panic!("round {round}: {other:?}"),
-            }
-        }
-        let last = last.expect("a full disk must refuse");
+        let last = refused_admission(&world, &tenant).await;
         refused += 1;
         let absent = world.store.run(None, last).await;
         assert!(matches!(absent, Err(StoreError::NotFound("run"))));
         // Reads go on.
         assert_eq!(world.store.tenants().await.unwrap().len(), 1);
-        world.whole(&running.run).await.unwrap();
-        // What runs can still end: the first round has the reserve for it.
-        if round == 0 {
-            world.finish(running.clone()).await.unwrap();
-            world.whole(&running.run).await.unwrap();
+        // What runs can still end, and what is given up for that is not for new work.
+        for life in running.drain(..ENDS) {
+            let life = world.finish(life).await;
+            let life = life.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+            world.whole(&life.run).await.unwrap();
+            let (admission, _) = world.admission(&tenant, 10, None).unwrap();
+            let new = world.store.admit(admission).await;
+            assert!(
+                matches!(new, Err(StoreError::Unwritable(_))),
+                "round {round}: {new:?}"
+            );
         }
         drop(file);
         std::fs::remove_file(&ballast).unwrap();
-        // Room again: it goes on by itself.
+        // Room again: it goes on by itself, soon.
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let (admission, _) = world.admission(&tenant, 10, None).unwrap();
+            match world.store.admit(admission).await {
+                Ok(_) => break,
+                Err(error) => assert!(Instant::now() < until, "round {round}: {error:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let life = world.leased(&tenant).await.unwrap();
         world.whole(&life.run).await.unwrap();
         world.whole_log(&tenant).await.unwrap();

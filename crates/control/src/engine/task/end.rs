@@ -172,8 +172,8 @@ impl Task {
             exit: record.exit.clone(),
             limits_hit: record.limits_hit.clone(),
             usage: record.usage,
-            stdout: kept.stdout,
-            stderr: kept.stderr,
+            stdout: Some(kept.stdout),
+            stderr: Some(kept.stderr),
             output,
             artifacts: kept.artifacts,
             module: record.module.clone(),
@@ -309,7 +309,8 @@ impl Task {
 
     /// Keeps the result of a pure tool for the next equal request.
     async fn remember(&self, outcome: &Outcome) {
-        let kept = outcome.stdout.is_some() && outcome.stderr.is_some();
+        let streams = [outcome.stdout, outcome.stderr].into_iter().flatten();
+        let kept = streams.filter(|stored| stored.digest.is_some()).count() == 2;
         let (Some(key), true) = (self.plan.cache, outcome.end == EndReason::Completed && kept)
         else {
             return;

@@ -297,7 +297,6 @@ impl Task {
         ahead: u32,
         mut turn: oneshot::Receiver<Turn>,
     ) -> Result<Option<EndReason>, Stop> {
-        let unavailable = |detail: String| Some(EndReason::SandboxUnavailable { detail });
         let told = match turn.try_recv() {
             Ok(told) => Some(told),
             Err(_) => {
@@ -311,23 +310,18 @@ impl Task {
         self.engine.metrics.waited.add(waited);
         Ok(match told {
             Some(Turn::Go) => None,
-            Some(Turn::Expired(what)) => unavailable(format!(
-                "waited {} s, the longest it may, for {what}",
-                self.plan.contract.max_wait_ms.div_ceil(1_000)
-            )),
+            Some(Turn::Expired(what)) => Some(self.waited_for(what)),
             None if self.unwanted() => Some(self.cancelled()),
-            None => unavailable("it lost its place in the queue".to_owned()),
+            None => Some(EndReason::SandboxUnavailable {
+                detail: "it lost its place in the queue".to_owned(),
+            }),
         })
     }
 
     /// `None` when its end was asked for, or nobody will tell it any more.
     async fn wait_on(&self, mut turn: oneshot::Receiver<Turn>) -> Option<Turn> {
-        let max = Duration::from_millis(self.plan.contract.max_wait_ms);
-        let accepted = self.live.row().accepted_unix_ms;
-        let gone = self.engine.parts.clock.unix_ms().saturating_sub(accepted);
-        let until = Instant::now() + max.saturating_sub(Duration::from_millis(gone));
         let mut wish = self.live.cancel.subscribe();
-        let mut overdue = std::pin::pin!(tokio::time::sleep_until(until));
+        let mut overdue = std::pin::pin!(tokio::time::sleep_until(self.longest_wait()));
         loop {
             tokio::select! {
                 biased;
@@ -372,8 +366,32 @@ impl Task {
             worker: lease.worker.clone(),
         };
         let write = Write::Grant(lease.clone());
-        self.hold(lease, write, fact).await?;
-        self.launch().await
+        let until = self.longest_wait();
+        let cancel = self.live.cancel.subscribe();
+        let wanted = || cancel.borrow().is_none() && Instant::now() < until;
+        if self.pen.write_while(wanted, write, vec![fact]).await? {
+            self.held(lease);
+            return self.launch().await;
+        }
+        Ok(Went::Never(match self.unwanted() {
+            true => self.cancelled(),
+            false => self.waited_for("room on the daemon's disk"),
+        }))
+    }
+
+    /// When it has waited for as long as it may.
+    fn longest_wait(&self) -> Instant {
+        let max = Duration::from_millis(self.plan.contract.max_wait_ms);
+        let accepted = self.live.row().accepted_unix_ms;
+        let gone = self.engine.parts.clock.unix_ms().saturating_sub(accepted);
+        Instant::now() + max.saturating_sub(Duration::from_millis(gone))
+    }
+
+    fn waited_for(&self, what: impl std::fmt::Display) -> EndReason {
+        let seconds = self.plan.contract.max_wait_ms.div_ceil(1_000);
+        EndReason::SandboxUnavailable {
+            detail: format!("waited {seconds} s, the longest it may, for {what}"),
+        }
     }
 
     /// A lease under the next epoch.
@@ -384,8 +402,14 @@ impl Task {
 
     /// Makes a lease the one that is held.
     async fn hold(&mut self, lease: Lease, write: Write, fact: RunFact) -> Result<(), Stop> {
-        let epoch = lease.epoch;
         self.pen.write(write, vec![fact]).await?;
+        self.held(lease);
+        Ok(())
+    }
+
+    /// Carries it under a lease that is granted.
+    fn held(&mut self, lease: Lease) {
+        let epoch = lease.epoch;
         self.lease = Some(lease);
         let head = self.pen.head();
         self.live.see(|seen| {
@@ -395,6 +419,5 @@ impl Task {
                 seen.row.state = RunState::Running;
             }
         });
-        Ok(())
     }
 }

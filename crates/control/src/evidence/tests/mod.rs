@@ -156,7 +156,7 @@ pub(super) fn outcome(text: &str) -> Outcome {
                 kept: 5,
                 truncated: false,
             },
-            digest: Digest::of(b"hello"),
+            digest: Some(Digest::of(b"hello")),
         }),
         stderr: None,
         output: None,

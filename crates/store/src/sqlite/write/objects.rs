@@ -110,7 +110,8 @@ pub(super) fn name_results(conn: &Connection, id: i64, outcome: &Outcome) -> Res
         .execute([id])?;
     let streams = [outcome.stdout, outcome.stderr].into_iter().flatten();
     let streams = streams.filter(|stored| stored.stream.kept > 0);
-    let logs: Vec<String> = streams.map(|stored| stored.digest.to_string()).collect();
+    let logs = streams.filter_map(|stored| stored.digest);
+    let logs: Vec<String> = logs.map(|digest| digest.to_string()).collect();
     let files = outcome.artifacts.iter();
     let files: Vec<String> = files
         .filter_map(|file| Some(format!("sha256:{}", file.sha256.as_ref()?)))
