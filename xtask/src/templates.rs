@@ -1,11 +1,9 @@
 //! `cargo xtask templates`: builds the snapshot templates into `target/templates`, those that are not there.
 
-use std::fs;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use leasehold_template::{Interpreter, Manifest, Places, Recipe, build, inputs};
+use leasehold_template::{Interpreter, Places, Recipe, build, current};
 
 use crate::tally::Tally;
 use crate::{setup, tree};
@@ -45,7 +43,7 @@ pub(crate) fn run(names: &[&str]) -> Result<Tally> {
     for interpreter in chosen {
         let recipe = Recipe::bare(interpreter);
         let name = interpreter.name();
-        if current(&recipe, &places.output)? {
+        if current(&recipe, &places.output)?.is_some() {
             println!("{name}: is there");
         } else {
             println!("\n==> {name}");
@@ -61,16 +59,4 @@ pub(crate) fn run(names: &[&str]) -> Result<Tally> {
         tally.passed += 1;
     }
     Ok(tally)
-}
-
-/// Whether the template in `output` is made of what it would be made of now.
-fn current(recipe: &Recipe, output: &Path) -> Result<bool> {
-    let read = |ending: &str| fs::read(output.join(format!("{}.{ending}", recipe.name)));
-    let (Ok(manifest), Ok(component)) = (read("json"), read("wasm")) else {
-        return Ok(false);
-    };
-    let Ok(manifest) = serde_json::from_slice::<Manifest>(&manifest) else {
-        return Ok(false);
-    };
-    Ok(manifest.inputs == inputs(recipe)? && manifest.component.bytes == component.len() as u64)
 }

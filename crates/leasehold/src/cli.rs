@@ -2,6 +2,7 @@
 
 pub(crate) mod daemon;
 pub(crate) mod help;
+pub(crate) mod template;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -67,6 +68,9 @@ pub(crate) enum Command {
     /// Make, list and revoke the keys of a daemon
     #[command(subcommand)]
     Key(daemon::KeyCommand),
+    /// Build, list and remove snapshot templates: interpreters that have started
+    #[command(subcommand)]
+    Template(template::TemplateCommand),
     /// Make every limit bite on this host, and say what mends those that do not
     Doctor(DoctorFlags),
     /// Measure this host beside other runtimes

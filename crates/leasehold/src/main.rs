@@ -17,6 +17,7 @@ mod serve;
 mod show;
 mod supervise;
 mod table;
+mod template;
 mod tool;
 mod voice;
 
@@ -95,6 +96,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Fault> {
         Command::Pool(flags) => supervise::pool(&flags),
         Command::Stop => supervise::stop(),
         Command::Doctor(flags) => doctor::main(&flags),
+        Command::Template(command) => template::main(&command),
         Command::Bench(flags) => bench::main(&flags),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -39,6 +39,21 @@ pub enum BuildError {
         #[source]
         source: io::Error,
     },
+    /// A program is there and too old.
+    #[error("`{program}` is {found:?}: {least} or newer is needed; install a newer {package}")]
+    TooOld {
+        /// The program.
+        program: &'static str,
+        /// What it says it is.
+        found: String,
+        /// The oldest that will do.
+        least: u32,
+        /// The package that brings it.
+        package: &'static str,
+    },
+    /// The Python of this machine has no pip.
+    #[error("`python3` has no pip; install python3-pip")]
+    NoPip,
     /// A program did not do what it was for.
     #[error("{what} failed ({status}):\n{log}")]
     Failed {
@@ -71,6 +86,20 @@ pub enum BuildError {
         #[source]
         source: io::Error,
     },
+}
+
+impl BuildError {
+    /// The command that mends it on Debian and Ubuntu, where one does.
+    #[must_use]
+    pub fn mend(&self) -> Option<String> {
+        let packages = match self {
+            Self::Missing { package, .. } | Self::TooOld { package, .. } => package,
+            Self::NoPip => "python3-pip",
+            _ => return None,
+        };
+        let packages = packages.replace(" and ", " ");
+        Some(format!("apt-get install {packages}"))
+    }
 }
 
 /// For `map_err`: a failure with a file.

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::command::Tool;
-use crate::error::file;
+use crate::error::{file, read};
 use crate::python::settle;
 use crate::work::Work;
 use crate::{BuildError, Embedded, Input, Made, digest};
@@ -42,6 +42,9 @@ const RUNNER: [Embedded; 19] = embedded![
 ];
 /// The tool chain, pinned by version and digest.
 const PACKAGES: [Embedded; 2] = embedded!["package.json", "package-lock.json"];
+
+/// Oldest node that the tool chain runs on.
+const NODE_MIN: u32 = 18;
 
 /// What a program can require, as `src/builtins.js` has it.
 const MODULES: [&str; 20] = [
@@ -87,6 +90,7 @@ pub(crate) fn inputs() -> Vec<Input> {
 }
 
 pub(crate) fn make(tools: &Path, work: &Work) -> Result<Made, BuildError> {
+    new_enough(work)?;
     let tools = tool_chain(tools, work)?;
     work.write(".", &RUNNER)?;
     work.write(".", &PACKAGES)?;
@@ -105,8 +109,41 @@ pub(crate) fn make(tools: &Path, work: &Work) -> Result<Made, BuildError> {
     Ok(Made {
         component: work.path().join("component.wasm"),
         version: version()?,
+        packages: Vec::new(),
         modules: MODULES.map(str::to_owned).to_vec(),
+        left: Vec::new(),
     })
+}
+
+/// Refuses a node that the tool chain does not run on, before anything is fetched.
+fn new_enough(work: &Work) -> Result<(), BuildError> {
+    let mut command = work.program("node");
+    command.arg("--version");
+    let log = work.path().join("node.log");
+    let tool = Tool {
+        what: "node --version",
+        package: "nodejs",
+        command,
+        log: &log,
+    };
+    tool.run()?;
+    let told = String::from_utf8_lossy(&read(&log, 1 << 10)?)
+        .trim()
+        .to_owned();
+    match major(&told) {
+        Some(major) if major >= NODE_MIN => Ok(()),
+        _ => Err(BuildError::TooOld {
+            program: "node",
+            found: told,
+            least: NODE_MIN,
+            package: "nodejs",
+        }),
+    }
+}
+
+/// `v20.20.2` is 20.
+fn major(version: &str) -> Option<u32> {
+    version.strip_prefix('v')?.split('.').next()?.parse().ok()
 }
 
 /// The engine has no version of its own; its package has.
@@ -155,6 +192,13 @@ mod tests {
     #[test]
     fn the_engine_is_pinned() {
         assert!(version().unwrap().ends_with("0.23.0"));
+    }
+
+    #[test]
+    fn the_version_of_node_is_read() {
+        assert_eq!(major("v20.20.2"), Some(20));
+        assert_eq!(major("v18"), Some(18));
+        assert_eq!(major("20.1"), None);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod python;
 mod scan;
 #[cfg(test)]
 mod scratch;
+pub mod shelf;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -30,10 +31,14 @@ pub use error::BuildError;
 pub use manifest::{Component, Input, Manifest};
 pub use packages::Packages;
 
+use shelf::Shelf;
 use work::Work;
 
 /// Largest component that is taken from a tool chain, in bytes.
 pub const COMPONENT_BYTES_MAX: u64 = 512 << 20;
+
+/// Longest name of a template.
+const NAME_MAX: usize = 64;
 
 /// What decides, beside the inputs that it takes, what comes out.
 const BUILDER: [&str; 4] = [
@@ -93,14 +98,7 @@ impl Recipe {
     }
 
     fn check(&self) -> Result<(), BuildError> {
-        let fits = (1..=64).contains(&self.name.len())
-            && self
-                .name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-        if !fits {
-            return Err(BuildError::Name(self.name.clone()));
-        }
+        check_name(&self.name)?;
         if self.interpreter == Interpreter::JavaScript
             && (self.packages != Packages::None || !self.lazy.is_empty())
         {
@@ -108,6 +106,16 @@ impl Recipe {
         }
         Ok(())
     }
+}
+
+/// Whether a template may be called so.
+fn check_name(name: &str) -> Result<(), BuildError> {
+    let fits = (1..=NAME_MAX).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    fits.then_some(())
+        .ok_or_else(|| BuildError::Name(name.chars().take(80).collect()))
 }
 
 /// Where things are built.
@@ -126,20 +134,54 @@ pub struct Places {
 /// When the recipe makes no sense or its packages cannot be read.
 pub fn inputs(recipe: &Recipe) -> Result<Vec<Input>, BuildError> {
     recipe.check()?;
-    let mut inputs = vec![Input {
-        name: "builder".to_owned(),
-        sha256: digest::list(BUILDER.iter().map(|text| text.as_bytes())),
-    }];
-    inputs.extend(match recipe.interpreter {
-        Interpreter::Python => python::inputs(),
-        Interpreter::JavaScript => javascript::inputs(),
-    });
+    let mut inputs = own_inputs(recipe.interpreter);
     inputs.extend(recipe.packages.inputs()?);
     inputs.extend(recipe.lazy.iter().map(|module| Input {
         name: format!("lazy {module}"),
         sha256: digest::of(module.as_bytes()),
     }));
     Ok(inputs)
+}
+
+/// What every template of an interpreter is made of, whatever is baked in.
+fn own_inputs(interpreter: Interpreter) -> Vec<Input> {
+    let mut inputs = vec![Input {
+        name: "builder".to_owned(),
+        sha256: digest::list(BUILDER.iter().map(|text| text.as_bytes())),
+    }];
+    inputs.extend(match interpreter {
+        Interpreter::Python => python::inputs(),
+        Interpreter::JavaScript => javascript::inputs(),
+    });
+    inputs
+}
+
+/// Whether a template is made of what this build would make it of, its packages apart.
+#[must_use]
+pub fn of_this_build(manifest: &Manifest) -> bool {
+    let interpreter = Interpreter::ALL
+        .into_iter()
+        .find(|interpreter| interpreter.name() == manifest.interpreter);
+    interpreter.is_some_and(|interpreter| {
+        let wanted = own_inputs(interpreter);
+        wanted.iter().all(|input| manifest.inputs.contains(input))
+    })
+}
+
+/// Whether a template is there that is made of what it would be made of now.
+///
+/// # Errors
+/// When the recipe makes no sense or its packages cannot be read.
+pub fn current(recipe: &Recipe, output: &Path) -> Result<Option<Manifest>, BuildError> {
+    let inputs = inputs(recipe)?;
+    // What is there and cannot be read is built anew.
+    let found = Shelf::new(output.to_owned()).find(&recipe.name);
+    let found = found.ok().flatten().filter(|template| {
+        template.manifest.inputs == inputs
+            && template.manifest.interpreter == recipe.interpreter.name()
+            && template.open().is_ok()
+    });
+    Ok(found.map(|template| template.manifest))
 }
 
 /// Builds one template and gives its manifest, which is in the output folder as well.
@@ -167,7 +209,9 @@ pub fn build(recipe: &Recipe, places: &Places) -> Result<Manifest, BuildError> {
             bytes: bytes.len() as u64,
         },
         inputs,
+        packages: made.packages,
         modules: made.modules,
+        left: made.left,
     };
     work.publish(&recipe.name, &bytes, &manifest, &places.output)?;
     Ok(manifest)
@@ -192,7 +236,11 @@ fn private(recipe: &Recipe, places: &Places, work: &Work) -> Vec<String> {
 struct Made {
     component: PathBuf,
     version: String,
+    /// Name and version of each package that was baked in.
+    packages: Vec<String>,
     modules: Vec<String>,
+    /// Modules of packages that cannot be imported in it, and why.
+    left: Vec<String>,
 }
 
 /// A text of ours that is part of a template.

@@ -20,8 +20,16 @@ pub struct Manifest {
     pub component: Component,
     /// What it was made of.
     pub inputs: Vec<Input>,
+    /// Packages that were baked in, as their metadata name them: `idna 3.10`. A list of requirements that pins
+    /// no versions is told here as what came of it.
+    #[serde(default)]
+    pub packages: Vec<String>,
     /// What a program can import, sorted.
     pub modules: Vec<String>,
+    /// Modules inside of packages that miss another module: not imported in the build, and refused in a run
+    /// with the same words, `click._termui_impl: No module named 'termios'`.
+    #[serde(default)]
+    pub left: Vec<String>,
 }
 
 /// The component of a template.

@@ -62,6 +62,24 @@ pub(crate) fn check(folder: &Path) -> Result<(), BuildError> {
     files(folder).map(drop)
 }
 
+/// Name and version of each package in a folder, as the names of their metadata say, sorted.
+pub(crate) fn listed(folder: &Path) -> Result<Vec<String>, BuildError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(file("list", folder))? {
+        let name = entry.map_err(file("list", folder))?.file_name();
+        let name = name.to_string_lossy();
+        let Some((package, version)) = name
+            .strip_suffix(".dist-info")
+            .and_then(|name| name.split_once('-'))
+        else {
+            continue;
+        };
+        found.push(format!("{package} {version}"));
+    }
+    found.sort();
+    Ok(found)
+}
+
 fn tree(folder: &Path) -> Result<String, BuildError> {
     let mut parts = Vec::new();
     for (relative, path) in files(folder)? {
@@ -141,6 +159,19 @@ mod tests {
             "left by an interpreter",
         );
         assert_eq!(packages.inputs().unwrap(), seen[2]);
+    }
+
+    #[test]
+    fn packages_are_told_by_their_metadata() {
+        let folder = Scratch::new();
+        for name in [
+            "tzdata-2026.6.dist-info/METADATA",
+            "tzdata/__init__.py",
+            "b_c-1.0.dist-info/RECORD",
+        ] {
+            write(folder.path(), name, "");
+        }
+        assert_eq!(listed(folder.path()).unwrap(), ["b_c 1.0", "tzdata 2026.6"]);
     }
 
     #[test]

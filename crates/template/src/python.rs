@@ -57,6 +57,7 @@ const fn embedded(path: &'static str, text: &'static str) -> Embedded {
 struct Sealed {
     version: String,
     modules: Vec<String>,
+    left: Vec<String>,
 }
 
 pub(crate) fn inputs() -> Vec<Input> {
@@ -105,6 +106,7 @@ pub(crate) fn make(recipe: &Recipe, tools: &Path, work: &Work) -> Result<Made, B
         }
     }
     packages::check(&baked)?;
+    let listed = packages::listed(&baked)?;
     let settings = serde_json::json!({ "lazy": recipe.lazy });
     let path = stage.join("template.json");
     fs::write(&path, settings.to_string()).map_err(file("write", &path))?;
@@ -130,7 +132,9 @@ pub(crate) fn make(recipe: &Recipe, tools: &Path, work: &Work) -> Result<Made, B
     Ok(Made {
         component: work.path().join("component.wasm"),
         version: sealed.version,
+        packages: listed,
         modules: sealed.modules,
+        left: sealed.left,
     })
 }
 
@@ -182,5 +186,10 @@ fn install(work: &Work, list: &str, folder: &Path, more: &[&str]) -> Result<(), 
         command,
         log: &log,
     };
-    tool.run()
+    match tool.run() {
+        Err(BuildError::Failed { log, .. }) if log.contains("No module named pip") => {
+            Err(BuildError::NoPip)
+        }
+        done => done,
+    }
 }

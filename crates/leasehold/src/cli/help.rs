@@ -26,7 +26,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
         "Service",
         &["serve", "ps", "cancel", "tool", "policy", "tenant", "key"],
     ),
-    ("Host", &["doctor", "bench", "pool"]),
+    ("Host", &["doctor", "bench", "pool", "template"]),
     ("Upkeep", &["sweep", "prune", "stop", "completion"]),
 ];
 

@@ -1,7 +1,8 @@
 """What is done once, while the template is built: the library and the baked packages are imported.
 
-`prepare` comes first, `seal` last. A baked package that cannot be imported ends the build, a module of
-the library that cannot is left to be imported (and refused) at run time.
+`prepare` comes first, `seal` last. A baked package that cannot be imported ends the build. A module of
+the library that cannot, and one inside of a package that misses another module, is left to be imported
+(and refused) at run time: packages import their parts for other systems when they are on one.
 """
 
 import atexit
@@ -31,6 +32,9 @@ _LEFT_OUT = frozenset("ensurepip idlelib lib2to3 test tkinter turtledemo turtle 
 _NOT_BEFORE_ASKED = frozenset(
     "__hello__ __phello__ antigravity this pydoc_data _pyrepl _ios_support _apple_support".split()
 )
+
+# Modules inside of packages that were left to the runs, and why.
+_left = {}
 
 
 def prepare():
@@ -73,7 +77,12 @@ def _import_all():
                 archive.remove(f"{archive.LIBRARY}/{top}")
     for name in archive.modules(archive.PACKAGES):
         if not _is_own(name) and "__main__" not in name and _wanted(name):
-            importlib.import_module(name)
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                if "." not in name:
+                    raise
+                _left[name] = str(error)
 
 
 def _is_own(name):
@@ -139,7 +148,11 @@ def _tell():
     names = {name for name in sys.modules if not name.startswith(own)}
     names.update(name for name in archive.modules(archive.PACKAGES) if not _is_own(name))
     names.update(name for name in _NOT_BEFORE_ASKED if archive.module_file(archive.LIBRARY, name))
-    told = {"version": sys.version.partition(" ")[0], "modules": sorted(names)}
+    told = {
+        "version": sys.version.partition(" ")[0],
+        "modules": sorted(names),
+        "left": [f"{name}: {why}" for name, why in sorted(_left.items())],
+    }
     with open(_STAGE + "/sealed.json", "w", encoding="utf-8") as file:
         json.dump(told, file)
 
