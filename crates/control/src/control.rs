@@ -172,8 +172,9 @@ impl Control {
         self.engine.leave();
     }
 
-    /// Ends it for now; see [`Engine::drain`].
+    /// Ends it for now, and lets go of what is kept parked; see [`Engine::drain`].
     pub async fn drain(&self, bound: Duration) {
         self.engine.drain(bound).await;
+        self.unpark().await;
     }
 }

@@ -36,8 +36,13 @@ pub(crate) fn pool(flags: &PoolFlags) -> Result<u8, Fault> {
     )?;
     let count = flags.count;
     let mut client = place::connect_or_start(&place::paths()?)?;
+    let pool = Request::Pool {
+        sandbox,
+        count,
+        held: false,
+    };
     client
-        .ask(Request::Pool { sandbox, count }, &[], FILL_PATIENCE)
+        .ask(pool, &[], FILL_PATIENCE)
         .map_err(place::client_fault)?;
     voice::note(&match count {
         0 => "the pool of this kind is empty".to_owned(),

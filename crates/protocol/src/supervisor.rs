@@ -118,6 +118,10 @@ pub enum Request {
         sandbox: SandboxSpec,
         /// How many; 0 empties the pool of this kind.
         count: u32,
+        /// Only for this caller: let go when it has been away for the time after which a supervisor
+        /// with nothing to do leaves, unless somebody asks for it anew.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        held: bool,
     },
     /// Start the agent in a provisioned sandbox. Answer: `Channel` with a stream socket to it.
     Agent {

@@ -86,7 +86,11 @@ impl Server {
             Request::Attach { run } => self.attach(from, tag, &run),
             Request::Cancel { run, by, at_once } => self.on_cancel(from, tag, &run, by, at_once),
             Request::Provision { sandbox } => self.provision(from, tag, sandbox),
-            Request::Pool { sandbox, count } => self.on_pool(from, tag, sandbox, count),
+            Request::Pool {
+                sandbox,
+                count,
+                held,
+            } => self.on_pool((from, tag), sandbox, count, held),
             Request::Agent { sandbox } => self.agent(from, tag, &sandbox),
             Request::Usage { sandbox } => {
                 let usage = self.usage(&sandbox)?;

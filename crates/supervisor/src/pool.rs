@@ -1,5 +1,6 @@
 //! Pools: untouched sandboxes that wait, so that a run costs one message. A slot serves one run of
-//! one owner and is gone (invariant I5). Filled while nothing else is to do.
+//! one owner and is gone (invariant I5). Filled while nothing else is to do. A pool may be kept for one
+//! caller alone: when that is away, it is let go, so that no daemon's death leaves sandboxes parked for ever.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ pub(crate) struct Pool {
     spec: SandboxSpec,
     admitted: Admitted,
     count: usize,
+    /// The caller it is kept for, connected or not; `None` as long as the supervisor is there.
+    holder: Option<Key>,
     /// Parked slots, oldest first.
     ready: VecDeque<Key>,
     /// Slots being made.
@@ -65,10 +68,10 @@ impl Server {
     /// Sets how many slots of a kind are to wait.
     pub(crate) fn on_pool(
         &mut self,
-        from: Key,
-        tag: u64,
+        (from, tag): (Key, u64),
         spec: SandboxSpec,
         count: u32,
+        held: bool,
     ) -> Result<(), PublicError> {
         use leasehold_core::error::ErrorKind;
         if self.stopping {
@@ -97,6 +100,7 @@ impl Server {
                     spec,
                     admitted,
                     count: 0,
+                    holder: None,
                     ready: VecDeque::new(),
                     making: Vec::new(),
                     failures: 0,
@@ -107,12 +111,33 @@ impl Server {
             }
         };
         pool.count = count as usize;
+        pool.holder = held.then_some(from);
         pool.failures = 0;
         pool.waiters.push((from, tag));
         let key = pool.key;
+        self.timers.clear(Timer::Forsaken(key));
         self.shrink(key);
         self.tell_full(key);
         Ok(())
+    }
+
+    /// Gives the pools of a caller that went away a while to be asked for by the next.
+    pub(crate) fn forsake(&mut self, caller: Key) {
+        let pools = self.pools.iter();
+        let held = pools.filter(|pool| pool.holder == Some(caller));
+        for key in held.map(|pool| pool.key).collect::<Vec<_>>() {
+            let timer = Timer::Forsaken(key);
+            self.timers.set(timer, Instant::now(), self.idle_exit);
+        }
+    }
+
+    /// Keeps a pool no longer.
+    pub(crate) fn let_go(&mut self, key: Key) {
+        if let Some(pool) = self.pool_mut(key) {
+            pool.count = 0;
+        }
+        self.shrink(key);
+        self.tell_full(key);
     }
 
     fn pool_mut(&mut self, key: Key) -> Option<&mut Pool> {
@@ -145,6 +170,7 @@ impl Server {
         };
         if pool.count == 0 && pool.making.is_empty() {
             self.pools.retain(|pool| pool.key != key);
+            self.timers.clear(Timer::Forsaken(key));
         }
         for (from, tag) in waiters {
             self.notify(from, tag, Event::Done);
@@ -200,7 +226,8 @@ impl Server {
             return;
         };
         if pool.failures < FAILURES_MAX {
-            return;
+            // One that is to be emptied has nothing left to wait for.
+            return self.tell_full(key);
         }
         log::line(&format!("a pool is given up: {why}"));
         pool.count = pool.ready.len();

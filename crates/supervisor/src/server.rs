@@ -79,6 +79,8 @@ pub(crate) enum Timer {
     Stuck,
     /// A command has had the machine to itself for long enough.
     Refill,
+    /// Whoever a pool was kept for has been away for long enough.
+    Forsaken(Key),
     /// Notices that nobody waits for have waited long enough.
     Unhurried,
     /// Look for what is not kept any longer.
@@ -134,7 +136,7 @@ pub(crate) struct Server {
     pub(crate) spawner_seed: SpawnerSeed,
     listener: Option<OwnedFd>,
     signals: OwnedFd,
-    idle_exit: Duration,
+    pub(crate) idle_exit: Duration,
     /// Connections with something to send now, and those with something that may wait.
     unflushed: Vec<Key>,
     unhurried: Vec<Key>,
@@ -343,6 +345,7 @@ impl Server {
             Timer::Answer => self.take_answer(),
             Timer::Stuck => self.retry_stuck(),
             Timer::Refill => {}
+            Timer::Forsaken(pool) => self.let_go(pool),
             Timer::Unhurried => self.hurry(),
             Timer::Hello(key) => self.on_hello_late(key),
             Timer::Prune => self.on_prune(),
@@ -477,13 +480,14 @@ impl Server {
     }
 
     /// Forgets a caller. Its runs and sandboxes go on, but not a sandbox whose id it never learned:
-    /// nobody could ever end that.
+    /// nobody could ever end that. Pools that were kept for it go on for a while.
     pub(crate) fn drop_connection(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(&key) else {
             return;
         };
         self.sources.forget(connection.as_fd());
         self.timers.clear(Timer::Hello(key));
+        self.forsake(key);
         for (_, run) in &connection.follows {
             if let Some(run) = self.runs.get_mut(run) {
                 run.followers.retain(|(follower, _)| *follower != key);

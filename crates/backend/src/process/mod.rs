@@ -298,6 +298,7 @@ impl Backend for ProcessBackend {
         let request = Request::Pool {
             sandbox: spec,
             count,
+            held: true,
         };
         Box::pin(async { Ok(self.order(request, "pool", PROVISION).await?) })
     }

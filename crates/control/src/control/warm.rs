@@ -2,7 +2,7 @@
 //!
 //! Which kind that is says admission itself, by the policies in force, so that the run finds it. The worker is asked
 //! again every so often and when a run found none: one that was started anew remembers nothing, and a policy may
-//! have changed the kind.
+//! have changed the kind. A daemon that drains lets them go, so that its worker has nothing left to stay for.
 
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use crate::tenants::DEFAULT_PROJECT;
 
 /// How often the worker is asked at least, and the least pause between two times.
 const EVERY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));
+/// How long the worker may take to let them go; it does so by itself when we are gone.
+const LET_GO: Duration = Duration::from_secs(5);
 
 impl Control {
     /// Keeps so many computers parked until it drains, beside everything else: one whose worker is slow to
@@ -30,13 +32,40 @@ impl Control {
         }
         let control = self.clone();
         tokio::spawn(async move {
-            while !control.engine.draining() {
-                control.park(count).await;
-                tokio::time::sleep(EVERY.1).await;
-                let missed = control.engine.warm.missed.notified();
-                let _ = tokio::time::timeout(EVERY.0, missed).await;
+            let mut draining = control.engine.drains();
+            let _asking = control.engine.warm.asking.lock().await;
+            tokio::select! {
+                biased;
+                _ = draining.wait_for(|draining| *draining) => {}
+                () = control.park_on(count) => {}
             }
         });
+    }
+
+    async fn park_on(&self, count: u32) {
+        loop {
+            self.park(count).await;
+            tokio::time::sleep(EVERY.1).await;
+            let missed = self.engine.warm.missed.notified();
+            let _ = tokio::time::timeout(EVERY.0, missed).await;
+        }
+    }
+
+    /// Keeps none parked any more. Only after draining has begun.
+    pub(super) async fn unpark(&self) {
+        let letting_go = async {
+            // Whoever asks for them stops when draining begins.
+            let _asking = self.engine.warm.asking.lock().await;
+            match self.engine.warm.take() {
+                Some(kept) => self.engine.parts.backend.keep_warm(kept, 0).await,
+                None => Ok(()),
+            }
+        };
+        match tokio::time::timeout(LET_GO, letting_go).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "parked computers are left to the worker"),
+            Err(_) => tracing::warn!("parked computers are left to the worker: it does not answer"),
+        }
     }
 
     async fn park(&self, count: u32) {

@@ -183,6 +183,11 @@ impl Engine {
         *self.draining.borrow()
     }
 
+    /// Tells when it takes new runs no more.
+    pub(crate) fn drains(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
+    }
+
     /// Ends it for now: nothing new is admitted and nobody gets a turn; what runs may end within `bound`,
     /// what does not is left to the worker and what waits is left in its rows. The next start takes both up.
     pub async fn drain(&self, bound: Duration) {

@@ -14,6 +14,8 @@ pub(crate) const MISSES: [&str; 4] = ["none_kept", "workspace", "limits", "all_t
 #[derive(Debug, Default)]
 pub(crate) struct Warm {
     kept: Mutex<Option<SandboxSpec>>,
+    /// Held by whoever asks the worker for them.
+    pub(crate) asking: tokio::sync::Mutex<()>,
     /// A run that could have been served by a parked computer found none.
     pub(crate) missed: Notify,
 }
@@ -22,6 +24,11 @@ impl Warm {
     /// Notes which kind is kept; gives the one before.
     pub(crate) fn set(&self, spec: SandboxSpec) -> Option<SandboxSpec> {
         locked(&self.kept).replace(spec)
+    }
+
+    /// Notes that none is kept; gives the kind that was.
+    pub(crate) fn take(&self) -> Option<SandboxSpec> {
+        locked(&self.kept).take()
     }
 
     /// Why a run found none: the place in [`MISSES`].

@@ -21,6 +21,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::world::{Draft, World, end, sealed, who};
 
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A supervisor of its own, ended with the test.
 struct Own {
     endpoint: Endpoint,
@@ -153,6 +156,31 @@ async fn a_pool_is_there_again_after_the_worker_was_started_anew() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let cold = until_warm(&engine, &control, &world).await;
     eprintln!("{cold} runs were served by none before the pool was there again");
+    drop(backend);
+}
+
+/// The worker's own rule, to let go of what was kept for a caller that is away, does not come into it: the link stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_drains_lets_go_of_what_is_kept_parked() {
+    let Some(own) = Own::new("who_drains_lets_go") else {
+        return;
+    };
+    let world = World::new().await;
+    let (engine, backend) = own.engine(&world).await;
+    let control = Control::new(engine);
+    control.keep_warm(2);
+    let parked = || {
+        let entries = std::fs::read_dir(own.dir.join("state/ledger"));
+        entries.map_or(0, Iterator::count)
+    };
+    for wanted in [2, 0] {
+        let until = Instant::now() + PATIENCE;
+        while parked() != wanted {
+            assert!(Instant::now() < until, "not {wanted} parked");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        control.drain(Duration::ZERO).await;
+    }
     drop(backend);
 }
 

@@ -196,8 +196,13 @@ pub(crate) fn provision(
 /// # Errors
 /// When it is refused or does not fill.
 pub(crate) fn pool(client: &mut Client, sandbox: SandboxSpec, count: u32) -> Result<(), Fault> {
+    let pool = Request::Pool {
+        sandbox,
+        count,
+        held: false,
+    };
     client
-        .ask(Request::Pool { sandbox, count }, &[], PATIENCE)
+        .ask(pool, &[], PATIENCE)
         .map(drop)
         .map_err(place::client_fault)
 }

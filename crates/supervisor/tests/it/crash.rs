@@ -117,6 +117,7 @@ fn sandboxes_die_with_their_supervisor_before_anybody_sweeps() {
     let pool = Request::Pool {
         sandbox: SandboxSpec::default(),
         count: 3,
+        held: false,
     };
     assert_eq!(client.ask(pool).0, Event::Done);
     client.start(

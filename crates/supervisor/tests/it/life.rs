@@ -138,6 +138,7 @@ fn a_pool_serves_without_making_and_applies_the_limits_of_the_run() {
     let pool = |count| Request::Pool {
         sandbox: SandboxSpec::default(),
         count,
+        held: false,
     };
     assert_eq!(client.ask(pool(2)).0, Event::Done);
     let seen = status(&mut client);

@@ -1,6 +1,6 @@
 //! The supervisor from outside: a real one per test, driven over its socket as root.
 //! `ends`: every way a run can end. `streams`: output and input. `life`: sandboxes, pools, attach,
-//! status, stop. `callers`: many of them. `crash`: kill -9 at each stage, sweeps, removal that fails.
+//! status, stop. `pools`: for whom they are kept. `callers`: many of them. `crash`: kill -9 at each stage, sweeps, removal that fails.
 //! `spawner`: its deaths. `stuck`: sandboxes that outlive their kill. `retention`: what runs left,
 //! and when it goes. New tests go where their subject is; `speed` prints figures and asserts none.
 
@@ -16,6 +16,7 @@ mod crash;
 mod ends;
 mod harness;
 mod life;
+mod pools;
 mod retention;
 mod spawner;
 mod speed;

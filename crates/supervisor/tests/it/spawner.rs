@@ -68,7 +68,11 @@ fn signal(pid: u32, signal: Signal) {
 
 fn pool(count: u32) -> Request {
     let sandbox = SandboxSpec::default();
-    Request::Pool { sandbox, count }
+    Request::Pool {
+        sandbox,
+        count,
+        held: false,
+    }
 }
 
 fn parked(client: &mut Client) -> usize {

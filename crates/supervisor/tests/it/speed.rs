@@ -17,6 +17,7 @@ fn from_claim_to_exit() {
     let pool = Request::Pool {
         sandbox: SandboxSpec::default(),
         count: 4,
+        held: false,
     };
     assert_eq!(client.ask(pool).0, Event::Done);
     let mut rows: Vec<[u64; 7]> = Vec::new();
@@ -75,6 +76,7 @@ fn runs_per_second() {
     let pool = Request::Pool {
         sandbox: SandboxSpec::default(),
         count: 32,
+        held: false,
     };
     assert_eq!(supervisor.connect().ask(pool).0, Event::Done);
     let memory = supervisor.rss_kb();

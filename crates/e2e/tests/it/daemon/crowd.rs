@@ -168,3 +168,56 @@ fn p85_a_drained_daemon_leaves_what_runs_to_the_next_start() {
     assert_proven(&daemon, &run);
     assert_nothing_left(&daemon);
 }
+
+/// A daemon that keeps two computers parked, once they are.
+fn with_parked() -> Daemon {
+    let daemon = Daemon::start(&["--warm", "2", "--drain", "100ms"], &[]);
+    until("two are parked", SOON, || {
+        (daemon.sandboxes().len() == 2).then_some(())
+    });
+    daemon
+}
+
+/// Waits until nothing of a worker is on the host that nobody ended: twice the time after which one leaves.
+#[track_caller]
+fn leaves_by_itself(daemon: &Daemon) {
+    until("the worker leaves", 3 * SOON, || {
+        daemon.inventory().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn p85_a_worker_leaves_after_its_daemon_was_drained() {
+    let mut daemon = with_parked();
+    daemon.post("/v1/runs", &[], &script("true")).status_is(200);
+    assert!(daemon.supervisor().is_some(), "the look sees it");
+    daemon.signal(Signal::TERM);
+    daemon.await_end().status_is(0);
+    leaves_by_itself(&daemon);
+    daemon.restart(&[]);
+    until("two are parked again", SOON, || {
+        (daemon.sandboxes().len() == 2).then_some(())
+    });
+    let left = daemon.stopped_inventory();
+    assert!(left.is_empty(), "left on the host:\n{left}");
+}
+
+#[test]
+fn p85_a_worker_leaves_when_its_killed_daemon_stays_away_and_what_it_ran_is_taken_up() {
+    let mut daemon = with_parked();
+    let run = started(&daemon, &script("sleep 2; echo over"));
+    daemon.kill();
+    assert!(daemon.inventory().inits().len() >= 2, "the look sees them");
+    leaves_by_itself(&daemon);
+    daemon.restart(&[]);
+    let row = daemon.sealed(&run, SOON);
+    assert_eq!(reason(&row), "completed", "{row:#}");
+    assert_eq!(
+        daemon.get(&format!("/v1/runs/{run}/logs/stdout")).text,
+        "over\n"
+    );
+    assert_eq!(daemon.taken(), 1);
+    assert_proven(&daemon, &run);
+    let left = daemon.stopped_inventory();
+    assert!(left.is_empty(), "left on the host:\n{left}");
+}
