@@ -18,7 +18,7 @@ use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::name::Name;
 use leasehold_core::record::{Observed, Usage};
-use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
+use leasehold_core::spec::{ExecSpec, SandboxSpec, Script, WorkspaceMode};
 
 use crate::error::BackendError;
 use crate::execution::Execution;
@@ -68,6 +68,8 @@ pub struct Launch {
     pub workspace: Option<OwnedFd>,
     /// The WebAssembly module that `exec` names, for a backend that runs such.
     pub module: Option<Module>,
+    /// The script of that module, where it is an interpreter that gets one as text.
+    pub script: Option<Script>,
     /// All of standard input, where the caller has it. A backend that can give it to the run by itself does,
     /// and says so in [`Execution::fed`]; any other gives a pipe as ever.
     pub input: Option<Arc<[u8]>>,
@@ -86,6 +88,7 @@ impl Launch {
             exec,
             workspace: None,
             module: None,
+            script: None,
             input: None,
             tenant: None,
         }

@@ -99,6 +99,20 @@ pub struct Determinism {
     pub clock_ms: u64,
 }
 
+/// What the wall clock of a deterministic run stands at where nobody says: the beginning of the year 2000.
+pub const FIXED_CLOCK_MS: u64 = 946_684_800_000;
+
+impl Determinism {
+    /// Random numbers of this seed, the clock at [`FIXED_CLOCK_MS`].
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        Self {
+            seed,
+            clock_ms: FIXED_CLOCK_MS,
+        }
+    }
+}
+
 /// The WebAssembly module of a run: what a host runs in the place of a program of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -138,6 +152,70 @@ impl ModuleSpec {
             return Err(invalid("`fuel` is 0: at least 1 is needed".to_owned()));
         }
         Ok(())
+    }
+}
+
+/// A script for an interpreter in WebAssembly, handed over as text, since there need be no directory to find it
+/// in. Arguments, contract and record have its name, [`ModuleSpec::script`] its digest; its text is in neither.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Script {
+    /// The place of its name among the arguments; from 1, since the interpreter's own name comes first.
+    pub at: usize,
+    /// What it says; at most [`SCRIPT_BYTES_MAX`], no NUL byte.
+    pub text: String,
+}
+
+/// Longest script in bytes.
+pub const SCRIPT_BYTES_MAX: usize = 512 << 10;
+
+impl std::fmt::Debug for Script {
+    /// Without the text, which is nobody's but the caller's.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Script({}, {} bytes)", self.at, self.text.len())
+    }
+}
+
+impl Script {
+    /// Digest of its text.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        Digest::of(self.text.as_bytes())
+    }
+
+    /// Checks it against the arguments it comes with.
+    ///
+    /// # Errors
+    /// Names the value and the limit.
+    pub fn check(&self, argv: &[String]) -> Result<(), PublicError> {
+        if self.at == 0 || self.at >= argv.len() {
+            return Err(invalid(format!(
+                "`script` is argument {} of {}: it comes behind the interpreter's name",
+                self.at,
+                argv.len()
+            )));
+        }
+        if self.text.len() > SCRIPT_BYTES_MAX {
+            return Err(invalid(format!(
+                "`script` has {} bytes: most is {SCRIPT_BYTES_MAX}",
+                self.text.len()
+            )));
+        }
+        if self.text.contains('\0') {
+            return Err(invalid("`script` has a NUL byte".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The arguments as the interpreter gets them: `--script NAME TEXT` in the place of the name.
+    #[must_use]
+    pub fn argv(&self, argv: &[String]) -> Vec<String> {
+        let (before, rest) = argv.split_at(self.at.min(argv.len()));
+        let mut whole = before.to_vec();
+        whole.push("--script".to_owned());
+        whole.extend(rest.first().cloned());
+        whole.push(self.text.clone());
+        whole.extend(rest.iter().skip(1).cloned());
+        whole
     }
 }
 
@@ -322,6 +400,30 @@ mod tests {
         };
         for bad in [named(""), named("a\nb"), named(&"x".repeat(256)), idle] {
             assert!(with(bad.clone()).check().is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_script_comes_as_text_in_the_place_of_its_name() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let argv: Vec<String> = words(&["python", "-u", "a.py", "x"]);
+        let script = Script {
+            at: 2,
+            text: "print(1)".to_owned(),
+        };
+        assert_eq!(script.check(&argv), Ok(()));
+        let given: Vec<String> = words(&["python", "-u", "--script", "a.py", "print(1)", "x"]);
+        assert_eq!(script.argv(&argv), given);
+        assert_eq!(script.digest(), Digest::of(b"print(1)"));
+        assert!(!format!("{script:?}").contains("print"));
+        for (at, text, word) in [
+            (0, String::new(), "behind the interpreter"),
+            (4, String::new(), "argument 4 of 4"),
+            (2, "x".repeat(SCRIPT_BYTES_MAX + 1), "most is 524288"),
+            (2, "\0".to_owned(), "NUL"),
+        ] {
+            let error = Script { at, text }.check(&argv).unwrap_err();
+            assert!(error.message.contains(word), "{error}");
         }
     }
 

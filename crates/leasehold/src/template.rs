@@ -127,7 +127,7 @@ fn recipes(flags: &BuildFlags) -> Result<Vec<Recipe>, Fault> {
     }
     let mut recipes = Vec::new();
     for name in &flags.names {
-        let bare = interpreter(name);
+        let bare = Interpreter::of(name);
         let named = flags.interpreter.as_deref();
         let kind = match (bare, named) {
             (Some(kind), None) => kind,
@@ -140,7 +140,7 @@ fn recipes(flags: &BuildFlags) -> Result<Vec<Recipe>, Fault> {
                 )));
             }
             (None, None) => Interpreter::Python,
-            (None, Some(word)) => interpreter(word).ok_or_else(|| {
+            (None, Some(word)) => Interpreter::of(word).ok_or_else(|| {
                 let known = Interpreter::ALL.map(Interpreter::name).join(" and ");
                 Fault::usage(format!(
                     "`--interpreter` is `{}`: there are {known}",
@@ -166,12 +166,6 @@ fn recipes(flags: &BuildFlags) -> Result<Vec<Recipe>, Fault> {
         recipes.push(recipe);
     }
     Ok(recipes)
-}
-
-fn interpreter(name: &str) -> Option<Interpreter> {
-    Interpreter::ALL
-        .into_iter()
-        .find(|interpreter| interpreter.name() == name)
 }
 
 /// A template as `ls --json` gives it.

@@ -11,6 +11,8 @@
 //! The interpreters' own side is in `python/_leasehold` and `javascript/src`; how they behave is told case
 //! by case in `cases`, which whatever runs them is tested with.
 
+mod arguments;
+mod build;
 pub mod cases;
 mod command;
 mod digest;
@@ -27,12 +29,12 @@ mod work;
 
 use std::path::{Path, PathBuf};
 
+pub use build::build;
 pub use error::BuildError;
 pub use manifest::{Component, Input, Manifest};
 pub use packages::Packages;
 
 use shelf::Shelf;
-use work::Work;
 
 /// Largest component that is taken from a tool chain, in bytes.
 pub const COMPONENT_BYTES_MAX: u64 = 512 << 20;
@@ -42,7 +44,7 @@ const NAME_MAX: usize = 64;
 
 /// What decides, beside the inputs that it takes, what comes out.
 const BUILDER: [&str; 4] = [
-    include_str!("lib.rs"),
+    include_str!("build.rs"),
     include_str!("python.rs"),
     include_str!("javascript.rs"),
     include_str!("scan.rs"),
@@ -68,6 +70,14 @@ impl Interpreter {
             Self::Python => "python",
             Self::JavaScript => "javascript",
         }
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|interpreter| interpreter.name() == name)
     }
 }
 
@@ -159,10 +169,7 @@ fn own_inputs(interpreter: Interpreter) -> Vec<Input> {
 /// Whether a template is made of what this build would make it of, its packages apart.
 #[must_use]
 pub fn of_this_build(manifest: &Manifest) -> bool {
-    let interpreter = Interpreter::ALL
-        .into_iter()
-        .find(|interpreter| interpreter.name() == manifest.interpreter);
-    interpreter.is_some_and(|interpreter| {
+    Interpreter::of(&manifest.interpreter).is_some_and(|interpreter| {
         let wanted = own_inputs(interpreter);
         wanted.iter().all(|input| manifest.inputs.contains(input))
     })
@@ -182,54 +189,6 @@ pub fn current(recipe: &Recipe, output: &Path) -> Result<Option<Manifest>, Build
             && template.open().is_ok()
     });
     Ok(found.map(|template| template.manifest))
-}
-
-/// Builds one template and gives its manifest, which is in the output folder as well.
-///
-/// # Errors
-/// When the recipe makes no sense, a program is missing or fails, packages are not pure, or something of
-/// this machine is found in the result. Nothing is in the output folder then that was not there before.
-pub fn build(recipe: &Recipe, places: &Places) -> Result<Manifest, BuildError> {
-    let inputs = inputs(recipe)?;
-    let work = Work::new(&places.output)?;
-    let made = match recipe.interpreter {
-        Interpreter::Python => python::make(recipe, &places.tools, &work)?,
-        Interpreter::JavaScript => javascript::make(&places.tools, &work)?,
-    };
-    let mut bytes = error::read(&made.component, COMPONENT_BYTES_MAX)?;
-    scan::neutralize(&mut bytes, work.path());
-    scan::check(&bytes, &private(recipe, places, &work))?;
-    let manifest = Manifest {
-        format: manifest::FORMAT,
-        name: recipe.name.clone(),
-        interpreter: recipe.interpreter.name().to_owned(),
-        interpreter_version: made.version,
-        component: Component {
-            sha256: digest::of(&bytes),
-            bytes: bytes.len() as u64,
-        },
-        inputs,
-        packages: made.packages,
-        modules: made.modules,
-        left: made.left,
-    };
-    work.publish(&recipe.name, &bytes, &manifest, &places.output)?;
-    Ok(manifest)
-}
-
-/// Texts that must not be in a template: folders of this machine.
-fn private(recipe: &Recipe, places: &Places, work: &Work) -> Vec<String> {
-    let mut folders: Vec<&Path> = vec![work.path(), &places.tools, &places.output];
-    folders.extend(recipe.packages.path());
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    folders.extend(home.as_deref());
-    folders
-        .into_iter()
-        .filter_map(|folder| folder.canonicalize().ok())
-        // A short one, such as `/root`, is a word of many programs.
-        .filter(|folder| folder.components().count() > 2)
-        .map(|folder| folder.to_string_lossy().into_owned())
-        .collect()
 }
 
 /// What an interpreter's side of the build gives.
