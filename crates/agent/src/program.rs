@@ -1,6 +1,7 @@
 //! Finding and becoming a program, as `execvpe` does, within the declared environment.
 
 use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
 
 use leasehold_jail::sys;
 
@@ -60,6 +61,17 @@ pub fn become_program(argv: &[Vec<u8>], env: &[Vec<u8>]) -> i32 {
         }
     }
     worst
+}
+
+/// Becomes the program in a file. Comes back only with the error number. A script cannot be one: the kernel
+/// would have to open it by name.
+#[must_use]
+pub fn become_file(file: &OwnedFd, argv: &[Vec<u8>], env: &[Vec<u8>]) -> i32 {
+    let (Some(args), Some(vars)) = (c_strings(argv), c_strings(env)) else {
+        return libc_errno::EINVAL;
+    };
+    let error = sys::exec_fd(file.as_fd(), &args, &vars);
+    error.raw_os_error().unwrap_or(libc_errno::EINVAL)
 }
 
 /// The few error numbers told apart here.

@@ -11,7 +11,7 @@ use leasehold_protocol::guest::{
     EXEC_HEADER_LEN, ExecHeader, ExecRequest, ExecStep, STUB_FD, SetupStep, StubReply,
 };
 use leasehold_protocol::socket::{recv_with_fds, send_with_fds};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::warm::{self, Warm};
 use crate::{program, terminal};
@@ -20,6 +20,8 @@ use crate::{program, terminal};
 const CANNOT: u8 = 126;
 /// Status of a stub whose program was not found.
 const NOT_FOUND: u8 = 127;
+/// First number of the descriptors that a program which came by descriptor is passed.
+const PASSED_FD: i32 = 3;
 /// Descriptor number of the notice to init, in a warm interpreter.
 const NOTICE_FD: i32 = 5;
 
@@ -86,9 +88,17 @@ pub fn run(socket: &OwnedFd, ready: Option<&OwnedFd>, warm: Option<Warm>) -> u8 
     let (step, errno) = match receive(socket) {
         // Nobody needs this sandbox any more.
         Ok(None) => return 0,
-        Ok(Some((request, fds))) => become_command(&request, &fds, socket),
+        Ok(Some((request, fds))) => match request.passed {
+            Some(_) => return become_supplied(&request, fds, socket),
+            None => become_command(&request, &fds, socket),
+        },
         Err(failure) => failure,
     };
+    failed(socket, step, errno)
+}
+
+/// Says what stopped it. Returns the status to end with.
+fn failed(socket: &OwnedFd, step: ExecStep, errno: i32) -> u8 {
     let reply = StubReply::Failed { step, errno };
     // Whoever asked is gone when this fails; the status remains.
     let _ = send_with_fds(socket, &reply.encode(), &[]);
@@ -146,8 +156,7 @@ fn receive(socket: &OwnedFd) -> Result<Option<(ExecRequest, Vec<OwnedFd>)>, Fail
         return Err(protocol);
     }
     let request = header.with_payload(&payload).map_err(|_| protocol)?;
-    let wanted = if request.tty.is_some() { 0 } else { 3 };
-    if fds.len() != wanted {
+    if fds.len() != request.descriptors() {
         return Err(protocol);
     }
     Ok(Some((request, fds)))
@@ -175,6 +184,39 @@ fn become_command(request: &ExecRequest, fds: &[OwnedFd], socket: &OwnedFd) -> F
         }
         Err(failure) => failure,
     }
+}
+
+/// Becomes the program that came along. Returns the status to end with when it could not.
+fn become_supplied(request: &ExecRequest, mut fds: Vec<OwnedFd>, socket: &OwnedFd) -> u8 {
+    let above = PASSED_FD + i32::from(request.passed.unwrap_or(0));
+    // Everything that is still needed leaves the numbers that the passed ones are to have.
+    let moved = |fd: &OwnedFd| at(ExecStep::Stdio, fcntl_dupfd_cloexec(fd, above));
+    let theirs = fds.split_off(3.min(fds.len()));
+    let theirs: Result<Vec<_>, _> = theirs.iter().map(moved).collect();
+    let (socket, theirs) = match (moved(socket), theirs) {
+        (Ok(moved), Ok(theirs)) => (moved, theirs),
+        (Err((step, errno)), _) | (_, Err((step, errno))) => return failed(socket, step, errno),
+    };
+    let (step, errno) = match (prepare(request, &fds, &socket), &theirs[..]) {
+        (Ok(()), [program, passed @ ..]) => match pass(passed) {
+            Ok(()) => {
+                let errno = program::become_file(program, &request.argv, &request.env);
+                (ExecStep::Exec, errno)
+            }
+            Err(failure) => failure,
+        },
+        (Ok(()), []) => (ExecStep::Message, Errno::PROTO.raw_os_error()),
+        (Err(failure), _) => failure,
+    };
+    failed(&socket, step, errno)
+}
+
+/// Puts descriptors where the program looks for them.
+fn pass(passed: &[OwnedFd]) -> Result<(), Failure> {
+    for (number, fd) in (PASSED_FD..).zip(passed) {
+        sys::place(fd.as_fd(), number).map_err(|error| (ExecStep::Stdio, io_errno(&error)))?;
+    }
+    Ok(())
 }
 
 fn prepare(request: &ExecRequest, fds: &[OwnedFd], socket: &OwnedFd) -> Result<(), Failure> {

@@ -40,7 +40,7 @@ def receive(channel):
         data += part
         if len(data) == HEADER.size == want:
             words = HEADER.unpack(data)
-            if words[0] != MAGIC or words[4] > PAYLOAD_MAX or max(words[2:4]) > STRINGS_MAX:
+            if words[0] != MAGIC or words[1] & ~1 or words[4] > PAYLOAD_MAX or max(words[2:4]) > STRINGS_MAX:
                 raise Refusal(MESSAGE, errno.EPROTO)
             want += words[4]
     strings = data[HEADER.size:].split(b"\0")

@@ -197,8 +197,12 @@ pub const EXEC_HEADER_LEN: usize = 64;
 pub const EXEC_PAYLOAD_MAX: usize = leasehold_core::spec::EXEC_BYTES_MAX + 8_192;
 const EXEC_MAGIC: u32 = 0x3158_484c;
 
+/// Most descriptors that are passed to a program which comes by descriptor: what a caller may pass, and a report.
+pub const EXEC_PASSED_MAX: u8 = crate::supervisor::PASSED_MAX + 1;
+
 /// What the stub is to become. With a terminal no descriptor comes along and the stub answers
-/// [`StubReply::Tty`]; else three descriptors do: standard input, output and error.
+/// [`StubReply::Tty`]; else three descriptors do: standard input, output and error. A program that comes by
+/// descriptor, and what it is passed, follow them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRequest {
     /// Absolute working directory inside.
@@ -215,6 +219,18 @@ pub struct ExecRequest {
     pub files: u32,
     /// RLIMIT_CPU in seconds as a second net; 0 for none.
     pub cpu_seconds: u32,
+    /// Of a program that comes by descriptor: how many more descriptors come, which it is to have as 3, 4 and
+    /// so on. `None` where the first argument names a program of the sandbox.
+    pub passed: Option<u8>,
+}
+
+impl ExecRequest {
+    /// Descriptors that come with the message.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        let standard = if self.tty.is_some() { 0 } else { 3 };
+        standard + self.passed.map_or(0, |passed| 1 + usize::from(passed))
+    }
 }
 
 /// The fixed part of an exec message, as read from the wire.
@@ -227,7 +243,13 @@ pub struct ExecHeader {
     tty: Option<(u16, u16)>,
     files: u32,
     cpu_seconds: u32,
+    passed: Option<u8>,
 }
+
+/// In the word of flags: a terminal is wanted.
+const WITH_TTY: u32 = 1;
+/// In the word of flags: the program comes by descriptor.
+const WITH_PROGRAM: u32 = 2;
 
 impl ExecHeader {
     /// Reads the fixed part.
@@ -238,12 +260,13 @@ impl ExecHeader {
         if word(bytes, 0) != EXEC_MAGIC {
             return Err(GuestError::Kind(word(bytes, 0)));
         }
+        let flags = word(bytes, 4);
         let header = Self {
             argc: word(bytes, 8),
             envc: word(bytes, 12),
             payload: word(bytes, 16),
             ids: (word(bytes, 20), word(bytes, 24)),
-            tty: (word(bytes, 4) & 1 == 1).then(|| {
+            tty: (flags & WITH_TTY != 0).then(|| {
                 (
                     u16::from_le_bytes([bytes[28], bytes[29]]),
                     u16::from_le_bytes([bytes[30], bytes[31]]),
@@ -251,8 +274,15 @@ impl ExecHeader {
             }),
             files: word(bytes, 32),
             cpu_seconds: word(bytes, 36),
+            // Looked at below: what is cut off here is out of bounds.
+            passed: (flags & WITH_PROGRAM != 0).then_some(bytes[40]),
         };
+        if flags & WITH_PROGRAM == 0 && word(bytes, 40) != 0 || flags == WITH_TTY | WITH_PROGRAM {
+            return Err(GuestError::Payload);
+        }
         let bounds = [
+            ("flags", flags as usize, (WITH_TTY | WITH_PROGRAM) as usize),
+            ("passed", word(bytes, 40) as usize, EXEC_PASSED_MAX.into()),
             ("argc", header.argc as usize, leasehold_core::spec::ARGS_MAX),
             (
                 "envc",
@@ -306,6 +336,7 @@ impl ExecHeader {
             tty: self.tty,
             files: self.files,
             cpu_seconds: self.cpu_seconds,
+            passed: self.passed,
         })
     }
 }
@@ -324,20 +355,22 @@ impl ExecRequest {
         }
         let (rows, cols) = self.tty.unwrap_or((0, 0));
         let mut bytes = vec![0; EXEC_HEADER_LEN];
-        let words: [(usize, u32); 8] = [
+        let tty = self.tty.map_or(0, |_| WITH_TTY);
+        let program = self.passed.map_or(0, |_| WITH_PROGRAM);
+        let words: [(usize, u32); 11] = [
             (0, EXEC_MAGIC),
-            (4, u32::from(self.tty.is_some())),
+            (4, tty | program),
             (8, self.argv.len() as u32),
             (12, self.env.len() as u32),
             (16, payload.len() as u32),
             (20, self.ids.0),
             (24, self.ids.1),
             (28, u32::from(rows) | u32::from(cols) << 16),
+            (32, self.files),
+            (36, self.cpu_seconds),
+            (40, self.passed.unwrap_or(0).into()),
         ];
-        for (at, value) in words
-            .into_iter()
-            .chain([(32, self.files), (36, self.cpu_seconds)])
-        {
+        for (at, value) in words {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
         bytes.extend_from_slice(&payload);
@@ -497,6 +530,7 @@ mod tests {
             tty: Some((24, 80)),
             files: 64,
             cpu_seconds: 3,
+            passed: None,
         }
     }
 
@@ -511,6 +545,15 @@ mod tests {
             let request = ExecRequest { tty, ..request() };
             assert_eq!(decode(&request.encode()), Ok(request));
         }
+        for (passed, descriptors) in [(0, 4), (EXEC_PASSED_MAX, 4 + 9)] {
+            let request = ExecRequest {
+                tty: None,
+                passed: Some(passed),
+                ..request()
+            };
+            assert_eq!(request.descriptors(), descriptors);
+            assert_eq!(decode(&request.encode()), Ok(request));
+        }
     }
 
     #[test]
@@ -520,6 +563,24 @@ mod tests {
             let mut bad = good.clone();
             bad[at] = value;
             assert!(decode(&bad).is_err(), "byte {at}");
+        }
+        // A terminal and a program, flags nobody knows, and descriptors without a program.
+        for (at, value) in [(4, 3), (4, 4), (5, 1), (40, 1), (43, 1)] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert!(decode(&bad).is_err(), "byte {at} is {value}");
+        }
+        let program = ExecRequest {
+            tty: None,
+            passed: Some(EXEC_PASSED_MAX),
+            ..request()
+        };
+        let good_program = program.encode();
+        assert!(decode(&good_program).is_ok());
+        for (at, value) in [(40, EXEC_PASSED_MAX + 1), (40, 0xff), (41, 1), (43, 0x80)] {
+            let mut bad = good_program.clone();
+            bad[at] = value;
+            assert!(decode(&bad).is_err(), "byte {at} is {value}");
         }
         let mut cut = good.clone();
         cut.pop();

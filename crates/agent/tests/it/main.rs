@@ -17,6 +17,7 @@ mod files;
 mod posture;
 mod processes;
 mod sandbox;
+mod supplied;
 mod warm;
 mod watches;
 mod wire;

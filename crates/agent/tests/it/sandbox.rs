@@ -71,6 +71,7 @@ pub(crate) fn request(argv: &[&str]) -> ExecRequest {
         tty: None,
         files: 1024,
         cpu_seconds: 0,
+        passed: None,
     }
 }
 
@@ -160,6 +161,15 @@ impl Sandbox {
     /// Sends a request with pipes for its output. Returns the reading ends and the writing end of its
     /// input.
     pub(crate) fn send(&self, request: &ExecRequest) -> (OwnedFd, OwnedFd, OwnedFd) {
+        self.send_with(request, &[])
+    }
+
+    /// The same with further descriptors.
+    pub(crate) fn send_with(
+        &self,
+        request: &ExecRequest,
+        more: &[&OwnedFd],
+    ) -> (OwnedFd, OwnedFd, OwnedFd) {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let ((input, to), (from, output), (from_error, error)) = (pipe(), pipe(), pipe());
         // As the supervisor does: `/dev/stderr` opens the pipe anew, as the workload.
@@ -168,7 +178,8 @@ impl Sandbox {
             let group = rustix::fs::Gid::from_raw(ID_BASE + 1000);
             rustix::fs::fchown(end, Some(user), Some(group)).unwrap();
         }
-        self.transmit(&request.encode(), &[&input, &output, &error]);
+        let all = [&[&input, &output, &error], more].concat();
+        self.transmit(&request.encode(), &all);
         (to, from, from_error)
     }
 
@@ -182,7 +193,17 @@ impl Sandbox {
 
     /// Runs a command to its end.
     pub(crate) fn run(&self, request: &ExecRequest, input: &[u8]) -> Outcome {
-        let (to, from, from_error) = self.send(request);
+        self.run_with(request, input, &[])
+    }
+
+    /// The same with further descriptors.
+    pub(crate) fn run_with(
+        &self,
+        request: &ExecRequest,
+        input: &[u8],
+        more: &[&OwnedFd],
+    ) -> Outcome {
+        let (to, from, from_error) = self.send_with(request, more);
         let reply = self.reply();
         assert!(reply.is_none(), "{reply:?}");
         let mut to = std::fs::File::from(to);
