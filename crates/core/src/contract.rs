@@ -12,7 +12,7 @@ use crate::spec::{ModuleSpec, WorkspaceMode};
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Enforcement {
-    /// The kernel or the supervisor holds it.
+    /// The kernel, the supervisor or a host of ours inside holds it.
     Enforced,
     /// Nobody asked for it and this host cannot hold it.
     BestEffort,

@@ -28,7 +28,8 @@ pub fn seal(file: impl AsFd) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SEALS)?)
 }
 
-/// A sealed file of these bytes.
+/// A sealed file of these bytes, at its beginning. Whoever is passed a copy of the descriptor shares the place in
+/// the file: read it by offset where more than one may.
 ///
 /// # Errors
 /// When there is no memory for it, or the kernel refuses.
@@ -41,6 +42,7 @@ pub fn sealed(label: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
             count => rest = &rest[count..],
         }
     }
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
     seal(&file)?;
     Ok(file)
 }

@@ -67,7 +67,7 @@ pub struct Supplied {
 }
 
 /// Most descriptors that a supplied program is passed.
-pub const PASSED_MAX: u8 = 8;
+pub const PASSED_MAX: u8 = 6;
 
 /// What a caller wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 //! streams. Descriptors ride on the first byte of their frame and are given to frames in their order. The
 //! owner does not trust the host, which may have been taken over by a module: every length is checked first.
 
+mod one;
 mod report;
 
 use std::collections::VecDeque;
@@ -15,6 +16,9 @@ pub use leasehold_core::spec::Determinism;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use self::one::{
+    ONE_BYTES_MAX, ONE_CODE_FD, ONE_CONFIG_FD, ONE_REPORT_FD, One, REPORT_LEN, one_argv, one_place,
+};
 pub use self::report::printable;
 use crate::socket::{FDS_MAX, FrameError, recv_with_fds};
 
@@ -157,27 +161,6 @@ pub struct Start {
     /// Fixed clocks and seeded random; needs [`Flavour::Metered`].
     pub determinism: Option<Determinism>,
 }
-
-/// What a host that runs one module reads from [`ONE_CONFIG_FD`], as JSON: everything of a run but its streams.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct One {
-    /// What the code is, and how it was compiled.
-    pub load: Load,
-    /// The run. Its `module` means nothing; a directory is the one of that name in the sandbox; output is not
-    /// bounded here but by whoever reads it.
-    pub start: Start,
-}
-
-/// Where a host that runs one module finds [`One`] in a sealed memory file.
-pub const ONE_CONFIG_FD: i32 = 3;
-/// Where it finds the compiled code in another.
-pub const ONE_CODE_FD: i32 = 4;
-/// Where it writes its [`Report`], from the beginning of the file, which has [`REPORT_LEN`] bytes of zero.
-pub const ONE_REPORT_FD: i32 = 5;
-/// Bytes of a file for a report; what is not used of it stays zero.
-pub const REPORT_LEN: usize = 64 << 10;
-/// Most bytes of [`One`] as JSON.
-pub const ONE_BYTES_MAX: u64 = 4 << 20;
 
 /// Kinds of frames from owner to host. The frame's id is the module's for the first two, else the run's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,11 +3,14 @@
 //!
 //! Pure: looks at nothing but its arguments. [`Host`] is filled once at start.
 
-use leasehold_core::contract::{Contract, Enforced, Enforcement, Posture};
+use leasehold_core::contract::{Contract, Enforced, Enforcement, HostPosture, Posture};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::{Limits, Resource};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
+use leasehold_jail::seccomp::Program;
+use leasehold_protocol::supervisor::Supplied;
+use leasehold_protocol::wasm;
 
 /// Why a control is not there; `None` when it is.
 pub(crate) type Missing = Option<String>;
@@ -28,6 +31,41 @@ pub(crate) struct Host {
 /// Why the limits of scratch do not hold with a read-write workspace.
 const HOST_DIRECTORY: &str = "the workspace is a directory of the host and takes what is written";
 
+/// What a program of ours needs beside the limits of what it runs: they are for the module, and it holds the
+/// module to them; its control group has to hold both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Beside {
+    /// Threads.
+    pub(crate) tasks: u32,
+    /// Bytes of memory.
+    pub(crate) memory_bytes: u64,
+    /// Open files.
+    pub(crate) files: u32,
+}
+
+impl Beside {
+    /// Of a command that is no module.
+    pub(crate) const NOTHING: Self = Self {
+        tasks: 0,
+        memory_bytes: 0,
+        files: 0,
+    };
+    /// Of a WebAssembly host for one run: its clock, its threads for files, what engine and streams need.
+    const HOST: Self = Self {
+        tasks: 20,
+        memory_bytes: 48 << 20,
+        files: 64,
+    };
+
+    /// Of this command.
+    pub(crate) fn of(exec: &ExecSpec) -> Self {
+        match exec.module {
+            Some(_) => Self::HOST,
+            None => Self::NOTHING,
+        }
+    }
+}
+
 /// A sandbox that may be made.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Admitted {
@@ -37,6 +75,8 @@ pub(crate) struct Admitted {
     pub(crate) enforcement: Vec<Enforced>,
     /// Whether the disk is an image file instead of memory.
     pub(crate) image: bool,
+    /// What its control group has room for beside these limits.
+    pub(crate) beside: Beside,
 }
 
 /// Checks a sandbox: bounds, workspace directory, and that every asked limit can be held.
@@ -47,6 +87,7 @@ pub(crate) fn admit(
     host: &Host,
     spec: &SandboxSpec,
     directory: bool,
+    beside: Beside,
 ) -> Result<Admitted, PublicError> {
     let limits = spec.limits.clone().settled();
     limits
@@ -81,6 +122,7 @@ pub(crate) fn admit(
         limits,
         enforcement,
         image,
+        beside,
     })
 }
 
@@ -128,20 +170,47 @@ fn refusal(which: Resource, reason: &str) -> PublicError {
     }
 }
 
-/// The contract of one run. `uid_range` is the leased block; without one it is that of the host.
+/// The contract of one run. `uid_range` is the leased block; without one it is that of the host. `supplied` is
+/// the program that runs the command's module, where it has one.
 pub(crate) fn contract(
     host: &Host,
     admitted: &Admitted,
     workspace: WorkspaceMode,
     exec: &ExecSpec,
     uid_range: Option<(u32, u32)>,
+    supplied: Option<&Supplied>,
 ) -> Contract {
+    let inner = supplied.filter(|_| exec.module.is_some()).map(host_posture);
+    let (backend, isolation, reason) = match inner {
+        Some(_) => (
+            "wasm",
+            Isolation::Wasm,
+            "the command is a WebAssembly module: a host that confines itself runs it, in a process sandbox",
+        ),
+        None => (
+            "process",
+            Isolation::Process,
+            "asked for by the local caller, whose own authority it is",
+        ),
+    };
+    let mut enforcement = admitted.enforcement.clone();
+    if let Some(module) = exec.module.as_ref().filter(|_| inner.is_some()) {
+        // Held by the host inside, and by nobody else.
+        let counted = module.fuel.map(|_| Resource::Fuel);
+        let held = [Resource::Stack, Resource::Handles]
+            .into_iter()
+            .chain(counted);
+        enforcement.extend(held.map(|which| Enforced {
+            which,
+            how: Enforcement::Enforced,
+        }));
+    }
     Contract {
-        backend: "process".to_owned(),
-        isolation: Isolation::Process,
-        isolation_reason: "asked for by the local caller, whose own authority it is".to_owned(),
+        backend: backend.to_owned(),
+        isolation,
+        isolation_reason: reason.to_owned(),
         limits: admitted.limits.clone(),
-        enforcement: admitted.enforcement.clone(),
+        enforcement,
         workspace,
         network: "none".to_owned(),
         argv: exec.argv.clone(),
@@ -149,8 +218,20 @@ pub(crate) fn contract(
         env_names: exec.env.keys().cloned().collect(),
         posture: Posture {
             uid_range: uid_range.unwrap_or(host.posture.uid_range),
+            host: inner,
             ..host.posture.clone()
         },
+    }
+}
+
+/// What a host of one run confines itself by, as its arguments say.
+fn host_posture(supplied: &Supplied) -> HostPosture {
+    let place = wasm::one_place(&supplied.argv);
+    HostPosture {
+        program: supplied.digest,
+        engine: wasm::ENGINE.to_owned(),
+        seccomp_sha256: Program::wasm_host(place.is_some()).sha256(),
+        places: place.map(str::to_owned).into_iter().collect(),
     }
 }
 
@@ -191,27 +272,27 @@ mod tests {
 
     #[test]
     fn i6_an_asked_limit_that_cannot_be_held_is_refused() {
-        let error = admit(&without_cgroups(), &asked(), false).unwrap_err();
+        let error = admit(&without_cgroups(), &asked(), false, Beside::NOTHING).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unsupported);
         assert_eq!(
             error.message,
             "limit `memory` cannot be enforced here: no cgroup may be written"
         );
-        let there = admit(&Host::default(), &asked(), false).unwrap();
+        let there = admit(&Host::default(), &asked(), false, Beside::NOTHING).unwrap();
         assert_eq!(how(&there, Resource::Memory), Enforcement::Enforced);
     }
 
     #[test]
     fn a_defaulted_limit_is_best_effort_and_an_allowed_one_is_recorded() {
         let host = without_cgroups();
-        let defaulted = admit(&host, &SandboxSpec::default(), false).unwrap();
+        let defaulted = admit(&host, &SandboxSpec::default(), false, Beside::NOTHING).unwrap();
         assert_eq!(how(&defaulted, Resource::Memory), Enforcement::BestEffort);
         assert_eq!(how(&defaulted, Resource::Wall), Enforcement::Enforced);
         let spec = SandboxSpec {
             allow_unenforced: true,
             ..asked()
         };
-        let allowed = admit(&host, &spec, false).unwrap();
+        let allowed = admit(&host, &spec, false, Beside::NOTHING).unwrap();
         assert_eq!(how(&allowed, Resource::Memory), Enforcement::Unenforced);
         assert_eq!(how(&allowed, Resource::Pids), Enforcement::BestEffort);
     }
@@ -220,33 +301,41 @@ mod tests {
     fn a_disk_above_half_the_memory_needs_an_image() {
         let mut spec = asked();
         spec.limits.disk_bytes = Limit::asked(1 << 30);
-        assert!(admit(&Host::default(), &spec, false).unwrap().image);
+        assert!(
+            admit(&Host::default(), &spec, false, Beside::NOTHING)
+                .unwrap()
+                .image
+        );
         let host = Host {
             image: Some("only root makes disk images".to_owned()),
             ..Host::default()
         };
         spec.allow_unenforced = true;
-        let error = admit(&host, &spec, false).unwrap_err();
+        let error = admit(&host, &spec, false, Beside::NOTHING).unwrap_err();
         assert!(error.message.starts_with("limit `disk` cannot"), "{error}");
-        assert!(!admit(&host, &asked(), false).unwrap().image);
+        assert!(
+            !admit(&host, &asked(), false, Beside::NOTHING)
+                .unwrap()
+                .image
+        );
     }
 
     #[test]
     fn i6_a_read_write_workspace_is_not_held_by_the_disk_limits() {
         let mut spec = asked();
         spec.workspace = WorkspaceMode::ReadWrite;
-        let defaulted = admit(&Host::default(), &spec, true).unwrap();
+        let defaulted = admit(&Host::default(), &spec, true, Beside::NOTHING).unwrap();
         for which in [Resource::Disk, Resource::Inodes] {
             assert_eq!(how(&defaulted, which), Enforcement::BestEffort);
         }
         spec.limits.disk_bytes = Limit::asked(1 << 20);
-        let error = admit(&Host::default(), &spec, true).unwrap_err();
+        let error = admit(&Host::default(), &spec, true, Beside::NOTHING).unwrap_err();
         assert!(error.message.starts_with("limit `disk` cannot"), "{error}");
         spec.allow_unenforced = true;
-        let allowed = admit(&Host::default(), &spec, true).unwrap();
+        let allowed = admit(&Host::default(), &spec, true, Beside::NOTHING).unwrap();
         assert_eq!(how(&allowed, Resource::Disk), Enforcement::Unenforced);
         spec.workspace = WorkspaceMode::Clone;
-        let held = admit(&Host::default(), &spec, true).unwrap();
+        let held = admit(&Host::default(), &spec, true, Beside::NOTHING).unwrap();
         assert_eq!(how(&held, Resource::Disk), Enforcement::Enforced);
     }
 
@@ -254,10 +343,10 @@ mod tests {
     fn a_workspace_needs_its_directory_and_no_other() {
         let mut spec = asked();
         spec.workspace = WorkspaceMode::Clone;
-        assert!(admit(&Host::default(), &spec, false).is_err());
-        assert!(admit(&Host::default(), &spec, true).is_ok());
+        assert!(admit(&Host::default(), &spec, false, Beside::NOTHING).is_err());
+        assert!(admit(&Host::default(), &spec, true, Beside::NOTHING).is_ok());
         spec.workspace = WorkspaceMode::Ephemeral;
-        assert!(admit(&Host::default(), &spec, true).is_err());
+        assert!(admit(&Host::default(), &spec, true, Beside::NOTHING).is_err());
     }
 
     #[test]
@@ -265,13 +354,14 @@ mod tests {
         let mut exec = ExecSpec::command(["true"]);
         exec.env.insert("TOKEN".into(), "hunter2".into());
         let spec = SandboxSpec::default();
-        let admitted = admit(&Host::default(), &spec, false).unwrap();
+        let admitted = admit(&Host::default(), &spec, false, Beside::NOTHING).unwrap();
         let contract = contract(
             &Host::default(),
             &admitted,
             spec.workspace,
             &exec,
             Some((7, 9)),
+            None,
         );
         let text = serde_json::to_string(&contract).unwrap();
         assert!(

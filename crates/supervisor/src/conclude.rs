@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use leasehold_core::end::{LimitHit, decide};
-use leasehold_core::limits::{OnDenied, Resource};
+use leasehold_core::limits::Resource;
 use leasehold_core::record::Artifact;
 use leasehold_core::stage::Stage;
 use leasehold_protocol::supervisor::Event;
@@ -14,6 +14,7 @@ use crate::run::{Collection, micros};
 use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
 use crate::step::{denied_pids, note_disk};
+use crate::supplied::{Supply, note_report, settle_denied};
 
 impl Server {
     /// Gathers output and files; then the outcome is fixed.
@@ -47,6 +48,12 @@ impl Server {
         }
         if !dead && !never && !run.silent() {
             self.drain(key);
+            return false;
+        }
+        // What it reports is read when nobody can write it any more.
+        let reports = run.supply.as_ref().is_some_and(Supply::reports);
+        if !dead && reports {
+            self.kill_run(key);
             return false;
         }
         let looking = !never && !overdue && self.lookout_waits(key);
@@ -159,6 +166,7 @@ impl Server {
 
     /// Puts together what was seen, decides the end and writes it down.
     fn conclude(&mut self, key: Key) {
+        let overdue = self.sandbox_overdue(key);
         let Some(run) = self.runs.get_mut(&key) else {
             return;
         };
@@ -166,6 +174,10 @@ impl Server {
         if let Some(sandbox) = sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox)) {
             note_disk(run, sandbox);
             note_group(run, sandbox);
+            if !overdue {
+                note_report(run, sandbox);
+            }
+            settle_denied(run, sandbox.admitted.limits.on_denied);
             run.record.may_execute_on_host = sandbox.left_on_host();
         }
         if let (Some(started), Some(over)) = (run.started, run.over) {
@@ -237,7 +249,10 @@ impl Server {
             return;
         }
         match run.folder.write_last(&run.record, &mut self.spares) {
-            Ok(()) => self.records.close(&run.record.run),
+            Ok(()) => {
+                self.records.close(&run.record.run);
+                self.records.let_go(&run.record);
+            }
             Err(error) => log::failure("a record could not be completed", &error),
         }
         let Some(run) = self.runs.remove(&key) else {
@@ -288,13 +303,5 @@ fn note_group(run: &mut crate::run::Run, sandbox: &crate::sandbox::Sandbox) {
     }
     if let Some(hit) = denied_pids(sandbox) {
         run.seen.denied.insert(0, hit);
-    }
-    if limits.on_denied == OnDenied::Kill
-        && let Some(hit) = run.seen.denied.first()
-    {
-        run.seen.killed_by.get_or_insert(*hit);
-    }
-    if let Some(killed) = run.seen.killed_by {
-        run.seen.denied.retain(|hit| hit.which != killed.which);
     }
 }

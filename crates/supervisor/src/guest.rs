@@ -195,6 +195,11 @@ impl Server {
         let error = std::io::Error::from_raw_os_error(errno);
         let missing = errno == Errno::NOENT.raw_os_error() || errno == Errno::NOTDIR.raw_os_error();
         match step {
+            // It is ours, and not there to be found.
+            ExecStep::Exec if run.supply.is_some() => {
+                run.seen.crashed =
+                    Some(format!("the supplied program cannot be executed: {error}"));
+            }
             ExecStep::Exec if missing => run.seen.exit = Some(ExitStatus::NotFound),
             ExecStep::Exec => run.seen.exit = Some(ExitStatus::NotExecutable),
             ExecStep::Cwd => {
@@ -237,6 +242,7 @@ impl Server {
                     sandbox.spec.workspace,
                     &exec,
                     sandbox.leased_range(),
+                    None,
                 );
                 if let Some((from, tag)) = waiter {
                     let event = Event::Provisioned {

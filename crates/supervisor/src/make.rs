@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use leasehold_core::id::{RunId, SandboxId};
-use leasehold_core::limits::Limits;
 use leasehold_core::record::Usage;
 use leasehold_core::sandbox::state::Action;
 use leasehold_core::spec::SandboxSpec;
@@ -41,13 +40,13 @@ pub(crate) fn socket_pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// The limits a control group holds, as far as this host can, with so many agents in it: the workload
 /// has its whole number of tasks, and not one more.
-pub(crate) fn group_limits(host: &Host, limits: &Limits, agents: u32) -> GroupLimits {
+pub(crate) fn group_limits(host: &Host, admitted: &Admitted, agents: u32) -> GroupLimits {
+    let Admitted { limits, beside, .. } = admitted;
+    let memory = limits.memory_bytes.value + beside.memory_bytes;
+    let tasks = limits.pids.value + OWN_TASKS + beside.tasks + agents;
     GroupLimits {
-        memory_bytes: host.memory.is_none().then_some(limits.memory_bytes.value),
-        pids: host
-            .pids
-            .is_none()
-            .then_some(limits.pids.value + OWN_TASKS + agents),
+        memory_bytes: host.memory.is_none().then_some(memory),
+        pids: host.pids.is_none().then_some(tasks),
         cpu_milli: host.cpu.is_none().then_some(limits.cpu_milli.value),
     }
 }
@@ -109,7 +108,10 @@ impl Server {
         let limits = &sandbox.admitted.limits;
         let group = self
             .cgroups
-            .create(sandbox.id.as_str(), &group_limits(&self.host, limits, 0))
+            .create(
+                sandbox.id.as_str(),
+                &group_limits(&self.host, &sandbox.admitted, 0),
+            )
             .map_err(|error| stopped("its control groups could not be made", &error))?;
         sandbox.oom = group.oom_watch();
         sandbox.group = Some(group);

@@ -11,7 +11,7 @@ use leasehold_core::sandbox::state::{Action, State};
 use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
 use leasehold_protocol::supervisor::Event;
 
-use crate::admit::{Admitted, admit};
+use crate::admit::{Admitted, Beside, admit};
 use crate::calls::new_sandbox_id;
 use crate::log;
 use crate::make::group_limits;
@@ -88,7 +88,7 @@ impl Server {
             let message = format!("`count` is {count}: most is {most}");
             return Err(PublicError::new(ErrorKind::Invalid, message));
         }
-        let admitted = admit(&self.host, &spec, false)?;
+        let admitted = admit(&self.host, &spec, false, Beside::NOTHING)?;
         let same =
             |pool: &&mut Pool| fits(&pool.spec, &pool.admitted.limits, &spec, &admitted.limits);
         let pool = match self.pools.iter_mut().find(same) {
@@ -277,8 +277,8 @@ impl Server {
             return;
         };
         debug_assert_eq!(run.exec_state, Exec::Unsent);
-        let before = group_limits(&self.host, &sandbox.admitted.limits, 0);
-        let now = group_limits(&self.host, &admitted.limits, 0);
+        let before = group_limits(&self.host, &sandbox.admitted, 0);
+        let now = group_limits(&self.host, &admitted, 0);
         sandbox.spec = spec;
         sandbox.admitted = admitted;
         sandbox.role = Role::Run(run_key);

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use leasehold_core::id::{RunId, SandboxId};
-use leasehold_core::record::RunRecord;
+use leasehold_core::record::{Observed, RunRecord};
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with, unlinkat,
 };
@@ -232,6 +232,18 @@ impl Records {
         let _ = unlinkat(&self.open, run.as_str(), AtFlags::empty());
     }
 
+    /// Removes a complete record, with all its run left, that is nobody's to read: of work of our own that was
+    /// removed as a whole. What cannot be removed is left to retention.
+    pub(crate) fn let_go(&self, record: &RunRecord) {
+        let clean = record.cleanup.as_ref().is_some_and(Observed::clean);
+        if record.bound
+            && clean
+            && let Err(error) = self.remove(&record.run)
+        {
+            crate::log::failure("the record of a bound run could not be removed", &error);
+        }
+    }
+
     /// Runs whose records are not complete.
     ///
     /// # Errors
@@ -240,7 +252,7 @@ impl Records {
         ids(&self.open)
     }
 
-    /// Every run, newest first, at most `most`; unreadable records are left out.
+    /// Every run, newest first, at most `most`; unreadable records are left out, and those of work of our own.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -248,6 +260,7 @@ impl Records {
         let mut records: Vec<RunRecord> = ids(&self.runs)?
             .iter()
             .filter_map(|run| self.read(run).ok().flatten())
+            .filter(|record| !record.bound)
             .collect();
         records.sort_by_key(|record| std::cmp::Reverse(record.accepted_unix_ms));
         records.truncate(most);

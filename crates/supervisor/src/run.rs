@@ -13,6 +13,7 @@ use crate::records::RunFolder;
 use crate::remove::Groups;
 use crate::source::Key;
 use crate::spool::Spool;
+use crate::supplied::Supply;
 
 /// What the stub made of its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +45,10 @@ pub(crate) struct Run {
     pub(crate) record: RunRecord,
     pub(crate) folder: RunFolder,
     pub(crate) exec: ExecSpec,
+    /// The program that came with it.
+    pub(crate) supply: Option<Supply>,
+    /// The caller with whose connection it ends.
+    pub(crate) bound: Option<Key>,
     /// Standard output (or the terminal) and standard error.
     pub(crate) spools: [Spool; 2],
     /// Its sandbox, while there is one.

@@ -32,7 +32,7 @@ use crate::start::SpawnerSeed;
 use crate::timer::Timers;
 use crate::uids::Uids;
 
-/// Descriptors one sandbox with a run holds, rounded up; the descriptor limit is divided by it.
+/// Descriptors one sandbox with a run holds, rounded up, a program that came along with all it is passed included; the descriptor limit is divided by it.
 pub(crate) const FDS_PER_SANDBOX: u64 = 24;
 /// How long a notice that nobody waits for may wait for one that somebody does.
 const UNHURRIED: Duration = Duration::from_millis(1);
@@ -488,6 +488,7 @@ impl Server {
         self.sources.forget(connection.as_fd());
         self.timers.clear(Timer::Hello(key));
         self.forsake(key);
+        self.end_bound(key);
         for (_, run) in &connection.follows {
             if let Some(run) = self.runs.get_mut(run) {
                 run.followers.retain(|(follower, _)| *follower != key);

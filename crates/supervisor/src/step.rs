@@ -29,6 +29,7 @@ use crate::run::Exec;
 use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
 use crate::spool::output_pipe;
+use crate::supplied::Supply;
 
 /// Most time for output that is held open after the command ended.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -172,24 +173,32 @@ impl Server {
         let Some(run) = self.runs.get_mut(&key) else {
             return Ok(());
         };
-        let limits = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));
-        let limits = limits.map(|sandbox| &sandbox.admitted.limits);
+        let sandbox = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));
+        let admitted = sandbox.map(|sandbox| &sandbox.admitted);
         let bytes = |text: &String| text.as_bytes().to_vec();
+        let pair = |(name, value): (&String, &String)| format!("{name}={value}").into_bytes();
+        // What is declared is for the module; the program that runs it has an environment of nobody's.
+        let (cwd, argv, env) = match &run.supply {
+            Some(supply) => ("/", &supply.told.argv, Vec::new()),
+            None => (
+                run.cwd(),
+                &run.exec.argv,
+                run.exec.env.iter().map(pair).collect(),
+            ),
+        };
         let request = ExecRequest {
-            cwd: run.cwd().as_bytes().to_vec(),
-            argv: run.exec.argv.iter().map(bytes).collect(),
-            env: run
-                .exec
-                .env
-                .iter()
-                .map(|(n, v)| format!("{n}={v}").into_bytes())
-                .collect(),
+            cwd: cwd.as_bytes().to_vec(),
+            argv: argv.iter().map(bytes).collect(),
+            env,
+            passed: run.supply.as_ref().map(Supply::passed),
             ids: WORKLOAD,
             tty: run.exec.tty.map(|size| (size.rows, size.cols)),
-            files: limits.map_or(1_024, |limits| limits.files.value),
+            files: admitted.map_or(1_024, |admitted| {
+                admitted.limits.files.value + admitted.beside.files
+            }),
             // A second net in each process: a second above, so that ours decides first.
-            cpu_seconds: limits
-                .and_then(|limits| limits.cpu_time_ms)
+            cpu_seconds: admitted
+                .and_then(|admitted| admitted.limits.cpu_time_ms)
                 .map_or(0, |limit| {
                     u32::try_from(limit.value.div_ceil(1_000) + 1).unwrap_or(u32::MAX)
                 }),
@@ -220,6 +229,9 @@ impl Server {
             self.sources.add(&reader, Source::Stream(key, which))?;
             run.spools[usize::from(which)].open(reader);
             run.message_fds.push(writer);
+        }
+        if let Some(supply) = &mut run.supply {
+            run.message_fds.extend(supply.hand_over()?);
         }
         Ok(())
     }

@@ -222,6 +222,8 @@ fn complete_records(
             let observed = seen.get(&record.sandbox);
             complete(&mut record, observed, &folder);
             folder.write(&record)?;
+            records.close(&run);
+            records.let_go(&record);
         }
         records.close(&run);
         runs.push(run);

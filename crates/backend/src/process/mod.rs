@@ -328,8 +328,9 @@ impl Backend for ProcessBackend {
             let mut swept = Swept::default();
             for status in self.known().await? {
                 let SandboxStatus { sandbox, run, .. } = status;
-                // One that is parked may be a run's by the time it would be ended.
-                if run.is_some() || status.pooled || live.contains(&sandbox) {
+                // One that is parked may be a run's by the time it would be ended, and work of our own ends with
+                // whoever it is for.
+                if run.is_some() || status.pooled || status.bound || live.contains(&sandbox) {
                     continue;
                 }
                 match computer::destroy(&self.shared, &sandbox).await {

@@ -58,6 +58,9 @@ impl Report {
                 ..*hit
             })
         };
+        if let Some(ExitStatus::Signal { .. } | ExitStatus::NotFound) = self.exit {
+            return Err("the host tells an end that no module has".to_owned());
+        }
         let denied = self.denied.iter().take(ROWS_MAX).map(hit);
         Ok(Observations {
             wall_expired_ms: self.wall_expired.then_some(limits.wall_ms),
@@ -145,6 +148,17 @@ mod tests {
             panic!("{broken:?}");
         };
         assert!(diagnostics.ends_with("a panic\u{fffd}[2J"), "{diagnostics}");
+    }
+
+    #[test]
+    fn an_end_that_no_module_has_is_not_believed() {
+        for exit in [ExitStatus::Signal { number: 9 }, ExitStatus::NotFound] {
+            let report = Report {
+                exit: Some(exit),
+                ..Report::default()
+            };
+            assert!(end(&report).is_err(), "{report:?}");
+        }
     }
 
     #[test]
