@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use leasehold_core::end::EndReason;
 use leasehold_core::error::{ErrorKind, PublicError};
 
 /// A failure of a backend. How a run ended is never one of these: that is in its record.
@@ -10,6 +11,15 @@ pub enum BackendError {
     /// It said no, in words that may be shown.
     #[error(transparent)]
     Refused(#[from] PublicError),
+    /// Nothing was begun, and would not be another time: what it was to run cannot be run, such as a module that
+    /// takes more to compile than it may. That is how such a run ends.
+    #[error("{detail}")]
+    Unrunnable {
+        /// The end.
+        end: Box<EndReason>,
+        /// What is wrong with it, in words that may be shown.
+        detail: String,
+    },
     /// What makes the computers is not there, or broke off.
     #[error("backend {backend} cannot be used")]
     Lost {
@@ -29,6 +39,7 @@ impl BackendError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Refused(error) => error.kind,
+            Self::Unrunnable { .. } => ErrorKind::Invalid,
             Self::Lost { kind, .. } => *kind,
         }
     }

@@ -6,6 +6,7 @@
 mod admin;
 mod evidence;
 mod follow;
+mod offers;
 mod runs;
 mod submit;
 mod warm;
@@ -128,16 +129,17 @@ pub enum Update {
 #[derive(Debug, Clone)]
 pub struct Control {
     pub(crate) engine: Arc<Engine>,
-    offers: submit::Offers,
+    offers: offers::Offers,
 }
 
 impl Control {
     /// A façade over an engine that was started.
     #[must_use]
     pub fn new(engine: Arc<Engine>) -> Self {
+        let parts = &engine.parts;
         Self {
+            offers: offers::Offers::new(&parts.backends, Arc::clone(&parts.clock)),
             engine,
-            offers: submit::Offers::default(),
         }
     }
 

@@ -203,6 +203,10 @@ fn phrase_hit(hit: LimitHit, exit: Option<&ExitStatus>) -> String {
     let limit = hit.which.amount(hit.limit);
     let word = hit.which.word();
     match exit {
+        // Which bound it was, and in which unit, is told beside the end.
+        None if hit.which == Resource::Compile => {
+            "compile limit: the module takes more to compile than it may; it was not run".to_owned()
+        }
         None => format!("resource exceeded: {word} (limit {limit}); it was ended"),
         Some(exit) => {
             format!(

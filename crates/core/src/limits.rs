@@ -82,7 +82,7 @@ pub enum Resource {
     Stack,
     /// Things of the host that a WebAssembly run holds at one time.
     Handles,
-    /// Time, memory or size that the compiler may use for one module; the amounts are milliseconds.
+    /// What compiling one module may take: milliseconds, or bytes of memory, module or code, whichever bound it is.
     Compile,
 }
 
@@ -133,13 +133,16 @@ impl Resource {
             Self::Memory | Self::Disk | Self::Output | Self::Egress | Self::Stack => {
                 format_bytes(value)
             }
-            Self::CpuTime | Self::Wall | Self::Compile => {
+            Self::CpuTime | Self::Wall => {
                 crate::quantity::format_micros(value.saturating_mul(1000))
             }
             Self::Cpu => format!("{:.2} cores", value as f64 / 1000.0),
-            Self::Inodes | Self::Pids | Self::Files | Self::Fuel | Self::Handles => {
-                value.to_string()
-            }
+            Self::Inodes
+            | Self::Pids
+            | Self::Files
+            | Self::Fuel
+            | Self::Handles
+            | Self::Compile => value.to_string(),
         }
     }
 }

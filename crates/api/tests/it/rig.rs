@@ -16,6 +16,7 @@ use leasehold_control::archive::{self, Entry, Tree};
 use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
+use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::parts::{Doing, NoWorkspaces, Objects, Parts, Settings};
 use leasehold_control::entropy::{Entropy, SystemEntropy};
 use leasehold_control::evidence::Keyring;
@@ -152,7 +153,7 @@ impl Rig {
         let engine = Engine::start(Parts {
             store: store.clone(),
             objects: Arc::new(Files(dir.join("objects"))),
-            backend: Arc::new(FakeBackend::new()),
+            backends: Backends::of(Arc::new(FakeBackend::new())),
             sealer: Arc::new(Signer::new(Arc::new(keyring), clock.clone())),
             checks: Arc::new(StoredChecks(store)),
             vault: Arc::new(Vault::in_memory().unwrap()),

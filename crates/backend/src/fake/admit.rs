@@ -2,11 +2,10 @@
 
 use leasehold_core::contract::{Contract, Enforced, Enforcement, Posture};
 use leasehold_core::error::{ErrorKind, PublicError};
-use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::{Limits, Resource};
 use leasehold_core::spec::SandboxSpec;
 
-use super::NAME;
+use super::Identity;
 
 /// Resources that have a limit in every sandbox.
 const LIMITED: [Resource; 9] = [
@@ -68,6 +67,7 @@ pub(super) fn posture() -> Posture {
 
 /// What is granted.
 pub(super) fn contract(
+    identity: Identity,
     spec: &SandboxSpec,
     directory: bool,
     unenforced: &[Resource],
@@ -89,8 +89,8 @@ pub(super) fn contract(
         return Err(PublicError::new(ErrorKind::Unsupported, message));
     }
     Ok(Contract {
-        backend: NAME.to_owned(),
-        isolation: Isolation::Process,
+        backend: identity.name.to_owned(),
+        isolation: identity.isolation,
         isolation_reason: "a test said so".to_owned(),
         limits: spec.limits.clone().settled(),
         enforcement,

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::end::CancelledBy;
+use leasehold_core::end::{CancelledBy, EndReason};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
@@ -61,6 +61,10 @@ pub struct Faults {
     pub lost_before: u32,
     /// The connection breaks off after the next launches were carried out.
     pub lost_after: u32,
+    /// What the next launches were to run cannot be run: this is their end, and why.
+    pub unrunnable: VecDeque<(EndReason, String)>,
+    /// It cannot be asked what it has.
+    pub deaf: bool,
     /// What runs left was pruned: they can be attached to no more, and are taken no second time.
     pub pruned: bool,
 }
@@ -73,10 +77,27 @@ struct World {
     runs: BTreeMap<RunId, Arc<Recorded>>,
 }
 
+/// What it says that it is.
+#[derive(Debug, Clone, Copy)]
+struct Identity {
+    name: &'static str,
+    isolation: Isolation,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self {
+            name: NAME,
+            isolation: Isolation::Process,
+        }
+    }
+}
+
 /// The backend. Cheap to clone; clones share one world.
 #[derive(Debug, Clone, Default)]
 pub struct FakeBackend {
     world: Arc<Mutex<World>>,
+    identity: Identity,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,9 +109,9 @@ fn refuse(kind: ErrorKind, message: impl Into<String>) -> BackendError {
     PublicError::new(kind, message).into()
 }
 
-fn broken_off() -> BackendError {
+fn broken_off(backend: &'static str) -> BackendError {
     BackendError::Lost {
-        backend: NAME,
+        backend,
         kind: ErrorKind::Unavailable,
         source: "a test said so".into(),
     }
@@ -101,6 +122,15 @@ impl FakeBackend {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Another host, which passes for a backend of this name and strength.
+    #[must_use]
+    pub fn called(name: &'static str, isolation: Isolation) -> Self {
+        Self {
+            identity: Identity { name, isolation },
+            ..Self::default()
+        }
     }
 
     /// Looks at or changes what goes wrong from now on.
@@ -152,7 +182,8 @@ impl FakeBackend {
             if let Some(error) = &world.faults.unusable {
                 return Err(error.clone().into());
             }
-            let contract = admit::contract(&spec, directory, &world.faults.unenforced)?;
+            let contract =
+                admit::contract(self.identity, &spec, directory, &world.faults.unenforced)?;
             let present = world
                 .slots
                 .values()
@@ -170,6 +201,8 @@ impl FakeBackend {
             world.made += 1;
             let mut entropy = [0; 13];
             entropy[..8].copy_from_slice(&world.made.to_be_bytes());
+            // So that two hosts have no computer of the same id.
+            entropy[8] = self.identity.isolation as u8;
             let id = SandboxId::from_entropy(&entropy);
             let slot = Arc::new(Slot::new(id.clone(), contract));
             slot.act(Action::Create)?;
@@ -193,11 +226,11 @@ impl FakeBackend {
 
 impl Backend for FakeBackend {
     fn name(&self) -> &'static str {
-        NAME
+        self.identity.name
     }
 
     fn isolation(&self) -> Isolation {
-        Isolation::Process
+        self.identity.isolation
     }
 
     fn probe(&self) -> Doing<'_, Result<Capabilities, PublicError>> {
@@ -231,7 +264,11 @@ impl Backend for FakeBackend {
                 let mut world = locked(&self.world);
                 if world.faults.lost_before > 0 {
                     world.faults.lost_before -= 1;
-                    return Err(broken_off());
+                    return Err(broken_off(self.identity.name));
+                }
+                if let Some((end, detail)) = world.faults.unrunnable.pop_front() {
+                    let end = Box::new(end);
+                    return Err(BackendError::Unrunnable { end, detail });
                 }
             }
             let computer = self
@@ -247,7 +284,7 @@ impl Backend for FakeBackend {
             let mut world = locked(&self.world);
             if world.faults.lost_after > 0 {
                 world.faults.lost_after -= 1;
-                return Err(broken_off());
+                return Err(broken_off(self.identity.name));
             }
             Ok(launched)
         })
@@ -275,6 +312,9 @@ impl Backend for FakeBackend {
 
     fn running(&self) -> Doing<'_, Result<Vec<(RunId, SandboxId)>, BackendError>> {
         let world = locked(&self.world);
+        if world.faults.deaf {
+            return Box::pin(std::future::ready(Err(broken_off(self.identity.name))));
+        }
         let held = |recorded: &Recorded| recorded.slot.state().holds_resources();
         let running = world
             .runs

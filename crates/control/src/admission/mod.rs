@@ -21,7 +21,7 @@ use leasehold_core::spec::SandboxSpec;
 use leasehold_core::tenant::{Operation, Principal};
 use leasehold_store::seam::{Store, StoreError, ToolRow, ToolState};
 
-pub use offers::{offer, unbuilt};
+pub use offers::{offer, runtime, unbuilt};
 
 use crate::manifest::{Entrypoint, Manifest};
 use crate::plan::{Plan, Start};
@@ -114,6 +114,20 @@ impl<'a> Case<'a> {
 
     fn policy(&self) -> &'a Effective {
         &self.known.policy
+    }
+}
+
+/// What kind of program a request is for.
+#[must_use]
+pub fn wanted_runtime(known: &Known, request: &RunRequest) -> Runtime {
+    match (&request.what, &known.tool) {
+        (What::Tool { .. }, Some((_, manifest))) => match manifest.entrypoint {
+            Entrypoint::Wasm { .. } => Runtime::Wasm,
+            Entrypoint::Command { .. } | Entrypoint::Python { .. } | Entrypoint::Image { .. } => {
+                Runtime::Command
+            }
+        },
+        (What::Command { .. } | What::Tool { .. }, _) => Runtime::Command,
     }
 }
 
@@ -268,15 +282,12 @@ fn selected(
         .and_then(|manifest| manifest.isolation)
         .max(case.request.isolation)
         .unwrap_or(Isolation::Process);
-    let (runtime, image) = match manifest.map(|manifest| &manifest.entrypoint) {
-        Some(Entrypoint::Wasm { .. }) => (Runtime::Wasm, None),
-        Some(Entrypoint::Image { image, .. }) => (Runtime::Command, Some(*image)),
-        Some(Entrypoint::Command { .. } | Entrypoint::Python { .. }) | None => {
-            (Runtime::Command, None)
-        }
-    };
+    let image = manifest.and_then(|manifest| match &manifest.entrypoint {
+        Entrypoint::Image { image, .. } => Some(*image),
+        _ => None,
+    });
     let wanted = Wanted {
-        runtime,
+        runtime: wanted_runtime(case.known, case.request),
         image,
         why: Why {
             preference,

@@ -10,7 +10,27 @@ use leasehold_core::select::{Abilities, Offer, Runtime};
 /// Name of the zone of the embedded worker.
 pub(super) const LOCAL: &str = "local";
 
-/// The offer of a native backend on this host, from its name, its isolation and its probe.
+/// What a backend of this isolation runs by itself.
+#[must_use]
+pub fn runtime(isolation: Isolation) -> Runtime {
+    match isolation {
+        Isolation::Wasm => Runtime::Wasm,
+        Isolation::Process | Isolation::Container | Isolation::Gvisor | Isolation::Microvm => {
+            Runtime::Command
+        }
+    }
+}
+
+/// What a computer costs, to compare: an instance is less than a process, and the rest cost as they are strong.
+fn cost(isolation: Isolation) -> u32 {
+    match isolation {
+        Isolation::Wasm => 0,
+        Isolation::Process => 1,
+        stronger => stronger as u32,
+    }
+}
+
+/// The offer of a backend on this host, from its name, its isolation and its probe.
 #[must_use]
 pub fn offer(name: &str, isolation: Isolation, probed: Result<Capabilities, PublicError>) -> Offer {
     let state = match probed {
@@ -31,9 +51,9 @@ pub fn offer(name: &str, isolation: Isolation, probed: Result<Capabilities, Publ
     Offer {
         backend: name.to_owned(),
         isolation,
-        runtime: Runtime::Command,
+        runtime: runtime(isolation),
         zone: LOCAL.to_owned(),
-        cost: isolation as u32,
+        cost: cost(isolation),
         state,
     }
 }
@@ -47,12 +67,9 @@ pub fn unbuilt(offers: &[Offer]) -> Vec<Offer> {
         .map(|level| Offer {
             backend: level.word().to_owned(),
             isolation: level,
-            runtime: match level {
-                Isolation::Wasm => Runtime::Wasm,
-                _ => Runtime::Command,
-            },
+            runtime: runtime(level),
             zone: LOCAL.to_owned(),
-            cost: level as u32,
+            cost: cost(level),
             state: Err("this build has no such backend yet".to_owned()),
         })
         .collect()

@@ -6,14 +6,17 @@
 
 use std::time::Duration;
 
+use leasehold_backend::error::BackendError;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{KeyId, RunId};
 use leasehold_core::name::Name;
+use leasehold_core::select::Runtime;
 use leasehold_core::spec::SandboxSpec;
 use leasehold_core::tenant::{Principal, Role};
 
 use super::Control;
 use crate::admission::{self, Case};
+use crate::engine::Slot;
 use crate::policies::DEFAULT_TENANT;
 use crate::request::RunRequest;
 use crate::tenants::DEFAULT_PROJECT;
@@ -57,7 +60,7 @@ impl Control {
             // Whoever asks for them stops when draining begins.
             let _asking = self.engine.warm.asking.lock().await;
             match self.engine.warm.take() {
-                Some(kept) => self.engine.parts.backend.keep_warm(kept, 0).await,
+                Some(kept) => self.keep_parked(kept, 0).await,
                 None => Ok(()),
             }
         };
@@ -69,21 +72,28 @@ impl Control {
     }
 
     async fn park(&self, count: u32) {
-        let usual = self.usual().await.unwrap_or_default();
-        let backend = &self.engine.parts.backend;
+        let usual = self.usual().await.unwrap_or_else(|_| Slot {
+            backend: self.engine.parts.backends.first().name().to_owned(),
+            sandbox: SandboxSpec::default(),
+        });
         let before = self.engine.warm.set(usual.clone());
-        if let Some(before) = before.filter(|before| !before.limits.same_slot(&usual.limits))
-            && let Err(error) = backend.keep_warm(before, 0).await
+        if let Some(before) = before.filter(|before| !before.serves(&usual))
+            && let Err(error) = self.keep_parked(before, 0).await
         {
             tracing::warn!(%error, "computers of an earlier kind are kept parked");
         }
-        if let Err(error) = backend.keep_warm(usual, count).await {
+        if let Err(error) = self.keep_parked(usual, count).await {
             tracing::warn!(%error, "no computers are kept parked");
         }
     }
 
+    async fn keep_parked(&self, slot: Slot, count: u32) -> Result<(), BackendError> {
+        let backend = self.engine.parts.backends.named(&slot.backend)?;
+        backend.keep_warm(slot.sandbox, count).await
+    }
+
     /// The computer of a bare command of the operator's own tenant.
-    async fn usual(&self) -> Result<SandboxSpec, PublicError> {
+    async fn usual(&self) -> Result<Slot, PublicError> {
         let own = |text: &str| {
             let name = Name::parse(text);
             name.map_err(|error| PublicError::new(ErrorKind::Internal, error.to_string()))
@@ -99,13 +109,17 @@ impl Control {
         let request = RunRequest::command(["true"]);
         let parts = &self.engine.parts;
         let known = admission::gather(parts.store.as_ref(), &who, &request).await?;
-        let offers = self.offers.get(parts).await?;
+        let offers = self.offers.get(Runtime::Command).await;
         let case = Case {
             who: &who,
             request: &request,
             known: &known,
         };
         let run = RunId::from_entropy(&[0; 13]);
-        Ok(admission::resolve(case, &offers, run)?.start.sandbox)
+        let plan = admission::resolve(case, &offers.list, run)?;
+        Ok(Slot {
+            backend: plan.contract.selected.backend,
+            sandbox: plan.start.sandbox,
+        })
     }
 }

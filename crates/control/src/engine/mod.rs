@@ -5,6 +5,7 @@
 //! who goes next, [`recover`] moves rows and host together again, [`live`] is what everybody may look at
 //! meanwhile. Everything outside is behind a seam of [`parts`].
 
+pub mod backends;
 pub mod failpoint;
 mod floor;
 mod live;
@@ -38,6 +39,7 @@ pub(crate) use self::live::{Cancel, Live, Note, Seen};
 use self::metrics::Metrics;
 use self::parts::Parts;
 pub(crate) use self::retention::pruned;
+pub(crate) use self::warm::Slot;
 
 /// Pause between two looks at what is still running while draining.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -162,11 +164,14 @@ impl Engine {
         }
         let tenants = self.parts.store.tenants().await;
         tenants.map_err(|error| error.public())?;
-        let running = self.parts.backend.running().await;
-        running.map(drop).map_err(|error| {
-            tracing::warn!(%error, "the worker cannot be asked");
-            PublicError::new(ErrorKind::Unavailable, "the worker cannot be asked")
-        })
+        match self.parts.backends.running().await.failures.first() {
+            None => Ok(()),
+            Some((backend, error)) => {
+                tracing::warn!(backend, %error, "the worker cannot be asked");
+                let message = "the worker cannot be asked";
+                Err(PublicError::new(ErrorKind::Unavailable, message))
+            }
+        }
     }
 
     /// Runs that are stuck and why. They are shown, never tried again by themselves.

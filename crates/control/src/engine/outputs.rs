@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_backend::seam::Backend;
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::RunFact;
@@ -125,7 +126,13 @@ impl Engine {
 
     /// Keeps both streams and every collected file of a run. What cannot be kept within [`PATIENCE`] has no
     /// digest in the result; it is counted.
-    pub(crate) async fn keep(&self, run: &RunId, record: &RunRecord, spools: [&File; 2]) -> Kept {
+    pub(crate) async fn keep(
+        &self,
+        backend: Option<&Arc<dyn Backend>>,
+        run: &RunId,
+        record: &RunRecord,
+        spools: [&File; 2],
+    ) -> Kept {
         self.failpoints().before("objects");
         let until = self.parts.clock.elapsed() + PATIENCE;
         let stdout = self.keep_stream(spools[0], record.stdout, until);
@@ -135,7 +142,7 @@ impl Engine {
         for (place, file) in artifacts.iter_mut().enumerate() {
             if let Some(wanted) = file.sha256.clone()
                 && !self
-                    .keep_artifact((run, place), file.bytes, &wanted, until)
+                    .keep_artifact((backend, run, place), file.bytes, &wanted, until)
                     .await
             {
                 file.sha256 = None;
@@ -165,17 +172,18 @@ impl Engine {
 
     async fn keep_artifact(
         &self,
-        (run, place): (&RunId, usize),
+        (backend, run, place): (Option<&Arc<dyn Backend>>, &RunId, usize),
         bytes: u64,
         wanted: &str,
         until: Duration,
     ) -> bool {
-        let copy = match self.parts.backend.artifact(run.clone(), place).await {
-            Ok(copy) => copy,
-            Err(_) => {
-                count(&self.metrics.objects_lost);
-                return false;
-            }
+        let copy = match backend {
+            Some(backend) => backend.artifact(run.clone(), place).await.ok(),
+            None => None,
+        };
+        let Some(copy) = copy else {
+            count(&self.metrics.objects_lost);
+            return false;
         };
         let kept = self.keep_file(&copy, bytes, until).await;
         kept.is_some_and(|digest| digest.hex() == wanted)

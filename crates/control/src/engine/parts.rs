@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_backend::seam::Backend;
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::{Head, TenantEntry};
@@ -20,6 +19,7 @@ use leasehold_core::run_contract::RunContract;
 use leasehold_store::objects::ObjectError;
 use leasehold_store::seam::Store;
 
+use super::backends::Backends;
 use super::queue::Bounds;
 use crate::clock::Clock;
 use crate::entropy::Entropy;
@@ -234,7 +234,7 @@ pub struct Parts {
     /// Bytes.
     pub objects: Arc<dyn Objects>,
     /// Computers.
-    pub backend: Arc<dyn Backend>,
+    pub backends: Backends,
     /// Signatures.
     pub sealer: Arc<dyn Sealer>,
     /// Output checks of tools.

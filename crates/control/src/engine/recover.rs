@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use leasehold_backend::seam::Backend;
 use leasehold_core::end::CancelledBy;
 use leasehold_core::id::RunId;
 use leasehold_core::lease::Lease;
@@ -269,29 +270,33 @@ impl Engine {
         })
     }
 
-    /// Ends what the backend has and no row knows.
+    /// Ends what the backends have and no row knows. One that cannot be asked holds up no other.
     async fn end_orphans(self: &Arc<Self>) {
-        let running = match self.parts.backend.running().await {
-            Ok(running) => running,
-            Err(error) => {
-                count(&self.metrics.backend_errors);
-                tracing::warn!(%error, "the worker cannot be asked what it runs");
-                return;
-            }
-        };
+        let running = self.parts.backends.running().await;
+        for (backend, error) in running.failures {
+            count(&self.metrics.backend_errors);
+            tracing::warn!(backend, %error, "the worker cannot be asked what it runs");
+        }
         let known = self.known();
-        for (run, sandbox) in running {
+        for (run, (sandbox, backend)) in running.runs {
             if known.contains(&run) || self.belongs(&run).await {
                 continue;
             }
             count(&self.metrics.orphans);
             tracing::warn!(%run, %sandbox, "a run that no row knows is ended");
             let by = CancelledBy::Operator;
-            if self.parts.backend.cancel(run, by, true).await.is_err() {
+            if backend.cancel(run, by, true).await.is_err() {
                 count(&self.metrics.backend_errors);
             }
         }
-        match self.parts.backend.sweep(Vec::new()).await {
+        for backend in self.parts.backends.iter() {
+            self.end_idle(backend.as_ref()).await;
+        }
+    }
+
+    /// Ends the computers of one backend that have no run in them.
+    async fn end_idle(&self, backend: &dyn Backend) {
+        match backend.sweep(Vec::new()).await {
             Ok(swept) => {
                 for (sandbox, observed) in swept.ended {
                     count(&self.metrics.orphans);

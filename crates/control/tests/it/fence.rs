@@ -10,6 +10,7 @@ use leasehold_backend::fake::FakeBackend;
 use leasehold_backend::seam::Backend;
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
+use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::failpoint::Failpoints;
 use leasehold_core::end::{EndReason, LeaseExpiry};
 use leasehold_core::error::{ErrorKind, PublicError};
@@ -64,7 +65,7 @@ async fn p70_a_run_of_another_workers_live_lease_is_left_alone_until_it_is_over(
         let mut parts = world.parts(1);
         let second = FakeBackend::new();
         parts.worker = WorkerId::from_entropy(&[9; 13]);
-        parts.backend = Arc::new(second.clone());
+        parts.backends = Backends::of(Arc::new(second.clone()));
         let engine = Engine::start(parts).await.unwrap();
         let control = Control::new(Arc::clone(&engine));
         tokio::time::sleep(Duration::from_millis(1_000)).await;

@@ -7,6 +7,7 @@
 )]
 
 mod admin;
+mod backends;
 mod engine;
 mod evidence;
 mod fence;

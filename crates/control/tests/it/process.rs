@@ -12,6 +12,7 @@ use leasehold_backend::process::start::Endpoint;
 use leasehold_backend::seam::{Backend, Launch};
 use leasehold_control::control::{Control, Cursor, Until, Update};
 use leasehold_control::engine::Engine;
+use leasehold_control::engine::backends::Backends;
 use leasehold_core::end::EndReason;
 use leasehold_core::event::RunFact;
 use leasehold_core::id::RunId;
@@ -51,7 +52,7 @@ impl Own {
     async fn engine(&self, world: &World) -> (Arc<Engine>, ProcessBackend) {
         let backend = ProcessBackend::new(self.endpoint.clone());
         let mut parts = world.parts(8);
-        parts.backend = Arc::new(backend.clone());
+        parts.backends = Backends::of(Arc::new(backend.clone()));
         (Engine::start(parts).await.unwrap(), backend)
     }
 }
@@ -74,7 +75,7 @@ impl Drop for Own {
 
 /// Plain limits, so that a parked sandbox of the default kind fits.
 fn draft(script: Script) -> Draft {
-    let mut draft = Draft::script("acme", script);
+    let mut draft = Draft::script("acme", script).at("process");
     draft.start.sandbox = Default::default();
     draft
 }
@@ -115,7 +116,7 @@ async fn a_run_goes_its_way_on_a_real_worker_warm_and_cold() {
     let mut exec = Script::Artifacts.exec();
     exec.artifacts = vec!["out/a".to_owned()];
     let row = engine
-        .submit(Draft::new("acme", exec).plan(), None, None)
+        .submit(Draft::new("acme", exec).at("process").plan(), None, None)
         .await
         .unwrap()
         .0;
@@ -195,7 +196,7 @@ async fn what_a_tool_says_of_itself_reaches_its_follower_as_such() {
     let script = r#"echo 'leasehold:progress {"done":1}' >&2; echo plain >&2
         sleep 0.3; echo 'leasehold:log half way' >&2; echo out"#;
     let exec = leasehold_core::spec::ExecSpec::command(["/bin/sh", "-c", script]);
-    let plan = Draft::new("acme", exec).plan();
+    let plan = Draft::new("acme", exec).at("process").plan();
     let (row, _) = engine.submit(plan, None, None).await.unwrap();
     // While it runs, and again when it is over.
     for _ in 0..2 {

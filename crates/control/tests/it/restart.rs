@@ -7,6 +7,7 @@ use leasehold_backend::conformance::script::Script;
 use leasehold_backend::seam::{Backend, Launch};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
+use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::failpoint::Failpoints;
 use leasehold_core::end::EndReason;
 use leasehold_core::event::RunFact;
@@ -40,7 +41,8 @@ fn until_it_dies(
 ) -> bool {
     let own = runtime();
     let mut parts = world.parts(running_max);
-    parts.backend = Arc::new(Remote::new(world.backend.clone(), host.clone()));
+    let remote = Remote::new(world.backend.clone(), host.clone());
+    parts.backends = Backends::of(Arc::new(remote));
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let point = point.to_owned();
     parts.failpoints = Failpoints::hooked(Arc::new(move |here| {

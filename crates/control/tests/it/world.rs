@@ -10,6 +10,7 @@ use leasehold_backend::fake::FakeBackend;
 use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::{Control, Until};
 use leasehold_control::engine::Engine;
+use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::failpoint::Failpoints;
 use leasehold_control::engine::parts::{Checks, Doing, NoWorkspaces, Parts, Settings};
 use leasehold_control::engine::queue::Bounds;
@@ -177,6 +178,12 @@ impl Draft {
         Self::new(tenant, script.exec())
     }
 
+    /// The same at another backend.
+    pub(crate) fn at(mut self, backend: &str) -> Self {
+        self.contract.selected.backend = backend.to_owned();
+        self
+    }
+
     pub(crate) fn plan(self) -> Plan {
         let canonical = canonical(&self.contract).unwrap();
         Plan {
@@ -248,7 +255,7 @@ impl World {
         Parts {
             store: self.store.clone(),
             objects: self.objects.clone(),
-            backend: Arc::new(self.backend.clone()),
+            backends: Backends::of(Arc::new(self.backend.clone())),
             sealer: Arc::new(Signer::new(Arc::new(keyring), Arc::new(self.clock))),
             checks: Arc::new(NoChecks),
             vault: Arc::new(Vault::open(&self.dir.join("vault")).unwrap()),

@@ -19,6 +19,7 @@ use leasehold_control::auth::Token;
 use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
+use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::failpoint::Failpoints;
 use leasehold_control::engine::parts::{Parts, Settings};
 use leasehold_control::engine::queue::Bounds;
@@ -92,7 +93,7 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
     let engine = Engine::start(Parts {
         store: store.clone(),
         objects: Arc::new(Stored(objects)),
-        backend: Arc::new(backend),
+        backends: Backends::of(Arc::new(backend)),
         sealer: Arc::new(Signer::new(Arc::new(keyring), clock.clone())),
         checks: Arc::new(StoredChecks(store)),
         vault: Arc::new(vault),

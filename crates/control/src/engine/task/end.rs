@@ -10,7 +10,7 @@ use leasehold_core::event::RunFact;
 use leasehold_core::id::RunId;
 use leasehold_core::lease::{Lease, LeaseState};
 use leasehold_core::outcome::{Outcome, RunState};
-use leasehold_core::record::{Observed, Residue, RunRecord, Usage};
+use leasehold_core::record::{ModuleReport, Observed, Residue, RunRecord, Usage};
 use leasehold_core::stage::{Stage, StageTime};
 use leasehold_store::seam::StoreError;
 use tokio::time::Instant;
@@ -20,8 +20,9 @@ use super::super::metrics::count;
 use super::super::outputs::{STRUCTURED_MAX, read_start};
 use super::super::parts::Facts;
 use super::super::pen::{Stop, Write};
+use super::super::warm::Slot;
 use super::launch::Found;
-use super::{ATTEMPTS_MAX, Task, Went};
+use super::{ATTEMPTS_MAX, Task, Unbegun, Went};
 
 /// Pauses between two attempts to sign.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -148,7 +149,12 @@ impl Task {
         let id = self.id();
         let kept = self
             .engine
-            .keep(&id, &record, [&execution.stdout, &execution.stderr])
+            .keep(
+                self.backend().ok(),
+                &id,
+                &record,
+                [&execution.stdout, &execution.stderr],
+            )
             .await;
         let mut end = self.reason(&record);
         let output = match (&self.plan.output, &end) {
@@ -183,8 +189,13 @@ impl Task {
             count(&self.engine.metrics.warm);
         } else {
             count(&self.engine.metrics.cold);
-            let why = self.engine.warm.miss(&self.plan.start.sandbox);
-            count(&self.engine.metrics.misses[why]);
+            let wanted = Slot {
+                backend: self.plan.contract.selected.backend.clone(),
+                sandbox: self.plan.start.sandbox.clone(),
+            };
+            if let Some(why) = self.engine.warm.miss(&wanted) {
+                count(&self.engine.metrics.misses[why]);
+            }
         }
         self.conclude(&outcome, facts).await?;
         // Whoever waits for the outcome goes first.
@@ -222,18 +233,31 @@ impl Task {
     }
 
     /// Ends a run that has no record: `never` made, or nobody can say what became of it.
-    pub(super) async fn end_without(&mut self, end: EndReason, never: bool) -> Result<(), Stop> {
+    pub(super) async fn end_without(
+        &mut self,
+        unbegun: impl Into<Unbegun>,
+        never: bool,
+    ) -> Result<(), Stop> {
+        let Unbegun { end, detail } = unbegun.into();
         let leased = self.lease.is_some();
+        let (exit, limits_hit) = match &end {
+            EndReason::ToolError { exit } => (Some(exit.clone()), Vec::new()),
+            EndReason::ResourceExceeded { hit, .. } => (None, vec![*hit]),
+            _ => (None, Vec::new()),
+        };
         let outcome = Outcome {
             end,
-            exit: None,
-            limits_hit: Vec::new(),
+            exit,
+            limits_hit,
             usage: Usage::default(),
             stdout: None,
             stderr: None,
             output: None,
             artifacts: Vec::new(),
-            module: None,
+            module: detail.map(|detail| ModuleReport {
+                detail: Some(detail),
+                ..ModuleReport::default()
+            }),
             ended_unix_ms: self.engine.parts.clock.unix_ms(),
         };
         self.conclude(&outcome, Vec::new()).await?;

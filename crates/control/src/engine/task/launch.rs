@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::super::live::Note;
 use super::super::metrics::count;
 use super::super::pen::Stop;
-use super::{Task, Went};
+use super::{Task, Unbegun, Went};
 
 /// So often a launch is tried that the backend refuses for want of room, or that never arrived.
 const TRIES_MAX: u32 = 3;
@@ -29,7 +29,7 @@ pub(super) enum Found {
     There(Box<Execution>),
     /// It was never begun there.
     Never,
-    /// The backend cannot be asked, and the allocation is over.
+    /// The backend cannot be asked, and the allocation is over; or it is not there any more.
     Unreachable,
 }
 
@@ -42,11 +42,11 @@ impl Task {
         loop {
             tries += 1;
             if self.unwanted() {
-                return Ok(Went::Never(self.cancelled()));
+                return Ok(Went::Never(self.cancelled().into()));
             }
             let Some(sandbox) = self.spec() else {
                 let cause = LeaseExpiry::Deadline;
-                return Ok(Went::Never(EndReason::LeaseExpired { cause }));
+                return Ok(Went::Never(EndReason::LeaseExpired { cause }.into()));
             };
             let workspace = match self.workspace().await {
                 Ok(workspace) => workspace,
@@ -73,6 +73,12 @@ impl Task {
                     }
                     tokio::time::sleep(PAUSE * 10).await;
                     continue;
+                }
+                BackendError::Unrunnable { end, detail } => {
+                    return Ok(Went::Never(Unbegun {
+                        end: *end,
+                        detail: Some(detail),
+                    }));
                 }
                 BackendError::Lost { .. } => count(&self.engine.metrics.backend_errors),
             }
@@ -110,7 +116,7 @@ impl Task {
             ..Launch::new(self.id(), sandbox, exec)
         };
         self.engine.failpoints().before("launch");
-        let launched = self.engine.parts.backend.launch(launch).await;
+        let launched = self.backend()?.launch(launch).await;
         self.engine.failpoints().after("launch");
         launched
     }
@@ -172,10 +178,13 @@ impl Task {
 
     /// Asks the backend for a run, again while it cannot be asked and the allocation lasts.
     pub(super) async fn find(&self, run: &RunId) -> Found {
+        let Ok(backend) = self.backend() else {
+            return Found::Unreachable;
+        };
         let mut pause = PAUSE;
         loop {
             self.engine.failpoints().before("attach");
-            match self.engine.parts.backend.attach(run.clone()).await {
+            match backend.attach(run.clone()).await {
                 Ok(execution) => {
                     self.engine.failpoints().after("attach");
                     return Found::There(Box::new(execution));
@@ -198,5 +207,5 @@ fn unavailable(error: &PublicError) -> EndReason {
 }
 
 fn never(error: &PublicError) -> Went {
-    Went::Never(unavailable(error))
+    Went::Never(unavailable(error).into())
 }

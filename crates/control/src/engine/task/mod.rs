@@ -24,8 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_backend::execution::Execution;
+use leasehold_backend::seam::Backend;
 use leasehold_core::digest::Digest;
 use leasehold_core::end::{CancelledBy, EndReason};
+use leasehold_core::error::PublicError;
 use leasehold_core::event::RunFact;
 use leasehold_core::id::{LeaseId, RunId, WorkerId};
 use leasehold_core::lease::{Epoch, Lease, LeaseState};
@@ -146,12 +148,25 @@ impl Drop for Leaving {
     }
 }
 
+/// The end of a run that never began.
+struct Unbegun {
+    end: EndReason,
+    /// What is wrong with what it was to run, where that is why.
+    detail: Option<String>,
+}
+
+impl From<EndReason> for Unbegun {
+    fn from(end: EndReason) -> Self {
+        Self { end, detail: None }
+    }
+}
+
 /// How an attempt to begin it went.
 enum Went {
     /// It runs, or is over and its record is there.
     Follow(Box<Execution>),
     /// No computer of it exists.
-    Never(EndReason),
+    Never(Unbegun),
     /// None exists, since none can be made for now.
     NotNow(EndReason),
     /// Nobody can say what became of it.
@@ -208,6 +223,25 @@ impl Task {
         backend_run(&self.live.run, self.attempt)
     }
 
+    /// Where it runs: what its contract says, whoever carries it.
+    fn backend(&self) -> Result<&Arc<dyn Backend>, PublicError> {
+        let name = &self.plan.contract.selected.backend;
+        self.engine.parts.backends.named(name)
+    }
+
+    /// Passes a wish for its end on; says whether it arrived.
+    async fn cancel(&self, by: CancelledBy, at_once: bool) -> bool {
+        let arrived = match self.backend() {
+            Ok(backend) => backend.cancel(self.id(), by, at_once).await.is_ok(),
+            // There is nothing of it that could be reached.
+            Err(_) => true,
+        };
+        if !arrived {
+            count(&self.engine.metrics.backend_errors);
+        }
+        arrived
+    }
+
     /// Carries it to its seal.
     pub(crate) async fn carry(mut self, begin: Begin) {
         let _leaving = Leaving {
@@ -223,14 +257,7 @@ impl Task {
     async fn stop(&mut self, stop: Stop) {
         let run = self.live.run.clone();
         if self.lease.is_some() {
-            let ending = self
-                .engine
-                .parts
-                .backend
-                .cancel(self.id(), CancelledBy::Operator, true);
-            if ending.await.is_err() {
-                count(&self.engine.metrics.backend_errors);
-            }
+            self.cancel(CancelledBy::Operator, true).await;
         }
         match stop {
             Stop::Fenced => {
@@ -248,7 +275,7 @@ impl Task {
         let mut went = match begin {
             Begin::Wait(ahead, turn) => match self.wait(ahead, turn).await? {
                 None => self.allocate().await?,
-                Some(end) => Went::Never(end),
+                Some(end) => Went::Never(end.into()),
             },
             Begin::Turn(lease) => {
                 self.engine.metrics.waited.add(Duration::ZERO);
@@ -350,7 +377,7 @@ impl Task {
     /// Grants the lease of this attempt and launches it.
     async fn allocate(&mut self) -> Result<Went, Stop> {
         if self.unwanted() {
-            return Ok(Went::Never(self.cancelled()));
+            return Ok(Went::Never(self.cancelled().into()));
         }
         let hard = Duration::from_millis(self.plan.contract.allocation.hard_deadline_ms);
         let expires = self
@@ -373,10 +400,11 @@ impl Task {
             self.held(lease);
             return self.launch().await;
         }
-        Ok(Went::Never(match self.unwanted() {
+        let end = match self.unwanted() {
             true => self.cancelled(),
             false => self.waited_for("room on the daemon's disk"),
-        }))
+        };
+        Ok(Went::Never(end.into()))
     }
 
     /// When it has waited for as long as it may.

@@ -179,10 +179,8 @@ impl Task {
             key: wish.key.clone(),
         };
         self.pen.write(Write::Append, vec![fact]).await?;
-        let asked = self.engine.parts.backend.cancel(self.id(), wish.by, false);
-        if asked.await.is_err() {
+        if !self.cancel(wish.by, false).await {
             // The events break off too then, and the wish is passed on when it is found again.
-            count(&self.engine.metrics.backend_errors);
             watch.cancel_sent = false;
             tokio::time::sleep(AGAIN / 10).await;
         }
@@ -192,11 +190,7 @@ impl Task {
     /// Ends it at once, for the engine's own reason.
     async fn order(&mut self, watch: &mut Watch) {
         watch.order_at = Some(Instant::now() + AGAIN);
-        let backend = &self.engine.parts.backend;
-        let ending = backend.cancel(self.id(), CancelledBy::Operator, true);
-        if ending.await.is_err() {
-            count(&self.engine.metrics.backend_errors);
-        }
+        self.cancel(CancelledBy::Operator, true).await;
     }
 
     /// Looks whether the lease still holds. A holder that cannot tell for the length of a lease ends its
