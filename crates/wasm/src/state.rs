@@ -22,6 +22,9 @@ use crate::run::Task;
 /// Most random bytes of one call.
 const RANDOM_MAX: u64 = 1 << 20;
 
+/// What a core module calls its working directory.
+const HERE: &str = ".";
+
 /// Of a core module.
 pub(crate) struct CoreState {
     pub(crate) wasi: WasiP1Ctx,
@@ -56,7 +59,17 @@ pub(crate) struct ComponentState {
 
 impl CoreState {
     pub(crate) fn new(task: &Task) -> Result<Self> {
-        let mut wasi = context(task)?.build_p1();
+        let mut builder = context(task)?;
+        // WASI preview 1 has no word for a working directory; a library that opens a name without a folder
+        // looks for a directory called so. It is the first one again, with the same rights.
+        if let Some((preopen, directory)) = task.preopens.first() {
+            let here = Preopen {
+                guest: HERE.to_owned(),
+                ..preopen.clone()
+            };
+            open(&mut builder, &here, directory)?;
+        }
+        let mut wasi = builder.build_p1();
         wasi.ctx()
             .table
             .set_max_capacity(task.limits.handles as usize);
@@ -120,6 +133,9 @@ fn context(task: &Task) -> Result<WasiCtxBuilder> {
     }
     for (preopen, directory) in &task.preopens {
         open(&mut builder, preopen, directory)?;
+    }
+    if let Some((preopen, _)) = task.preopens.first() {
+        builder.initial_cwd(&preopen.guest);
     }
     Ok(builder)
 }

@@ -146,13 +146,18 @@ impl Drop for Tree {
 
 /// The errno of each act, with `/w` writable as descriptor 3 and `/r` as 4.
 fn errnos(acts: &Acts, tree: &Tree, r_writable: bool) -> Vec<u32> {
-    let _one = STEPS.lock().unwrap_or_else(PoisonError::into_inner);
-    let rig = Rig::new(Flavour::Plain);
-    let mut task = Task::new("guest", limits());
-    task.preopens = vec![
+    let given = vec![
         tree.given("w", "/w", true),
         tree.given("r", "/r", r_writable),
     ];
+    errnos_of(acts, given)
+}
+
+fn errnos_of(acts: &Acts, given: Vec<(Preopen, std::os::fd::OwnedFd)>) -> Vec<u32> {
+    let _one = STEPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::new(Flavour::Plain);
+    let mut task = Task::new("guest", limits());
+    task.preopens = given;
     let ran = rig.run(&rig.program(&acts.text()), task);
     assert!(ran.report.exit.is_some_and(|exit| exit.success()));
     let text = String::from_utf8(ran.stdout).unwrap();
@@ -187,7 +192,7 @@ fn p18_nothing_outside_is_reached() {
         .open(3, "w/../../secret", false, READ)
         .link_to("/etc/passwd", 3, "made-absolute")
         .act("(call $sock_accept (i32.const 3) (i32.const 0) (i32.const 64))")
-        .act("(call $fd_prestat_get (i32.const 5) (i32.const 64))");
+        .act("(call $fd_prestat_get (i32.const 6) (i32.const 64))");
     let got = errnos(&acts, &tree, false);
     assert!(
         got.len() == 10 && got.iter().all(|errno| *errno != 0),
@@ -200,6 +205,28 @@ fn p18_nothing_outside_is_reached() {
     assert_ne!(errnos(&acts, &tree, false).last(), Some(&0));
     // On the host the links do lead there.
     assert_eq!(fs::read(tree.0.join("w/out")).unwrap(), b"secret");
+}
+
+#[test]
+fn p18_the_working_directory_is_the_first_one_with_its_rights() {
+    let tree = Tree::new("here");
+    // Behind the two that are given, and of the first.
+    let mut acts = Acts::default();
+    acts.open(5, "mine", false, READ)
+        .open(5, "made", true, WRITE)
+        .open(5, "file", false, READ);
+    let got = errnos(&acts, &tree, false);
+    assert!(got[0] == 0 && got[1] == 0 && got[2] != 0, "{got:?}");
+    assert!(tree.contents("w").keys().any(|path| path.ends_with("made")));
+    // One that is read only stays so by that name.
+    let mut acts = Acts::default();
+    acts.open(4, "file", false, READ)
+        .open(4, "made", true, WRITE)
+        .open(4, "file", false, WRITE);
+    let before = tree.contents("r");
+    let got = errnos_of(&acts, vec![tree.given("r", "/r", false)]);
+    assert!(got[0] == 0 && got[1] != 0 && got[2] != 0, "{got:?}");
+    assert_eq!(tree.contents("r"), before);
 }
 
 /// Every way to change something below `/r`.
