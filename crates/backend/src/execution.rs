@@ -3,8 +3,10 @@
 //! Output is not carried here: it is in two files that grow, readable at any offset, so that a slow
 //! reader holds up nobody and a later one misses nothing.
 
+use std::any::Any;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::record::RunRecord;
@@ -59,6 +61,8 @@ pub struct Execution {
     /// [`Launch::input`](crate::seam::Launch::input); there is no `input` to write to then.
     pub fed: Option<u64>,
     events: Events,
+    /// What has to be there as long as somebody may read its output.
+    held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Where its events come from. Notices of the supervisor are read where they arrive: a task in
@@ -88,7 +92,13 @@ impl Execution {
             stderr: stderr.into(),
             input,
             events,
+            held: None,
         }
+    }
+
+    /// Keeps something until it is dropped.
+    pub(crate) fn hold(&mut self, held: Arc<dyn Any + Send + Sync>) {
+        self.held = Some(held);
     }
 
     /// The next event; `None` after the last. An error means that its backend broke off: the run

@@ -8,6 +8,7 @@ pub mod conformance;
 pub mod error;
 pub mod execution;
 pub mod fake;
+mod kept;
 pub mod process;
 pub mod seam;
 pub mod wasm;

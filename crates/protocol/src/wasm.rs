@@ -229,6 +229,8 @@ pub struct Ready {
     pub version: u32,
     /// Whether Landlock holds it.
     pub landlock: bool,
+    /// SHA-256 of its seccomp program, hexadecimal.
+    pub seccomp_sha256: String,
 }
 
 /// Body of [`FromHost::Refused`].

@@ -11,7 +11,7 @@ use leasehold_core::spec::SandboxSpec;
 use leasehold_core::stage::Stage;
 use leasehold_protocol::envd::channel::{Kind, open};
 
-use super::script::{COMPLAINED, PRINTED, Script};
+use super::script::{COMPLAINED, Command, Difference, PRINTED, Script};
 use super::{Case, Suite, Trouble, Verdict, await_output, check, finish, new_run};
 use crate::execution::RunEvent;
 use crate::seam::{Doing, Known};
@@ -95,7 +95,7 @@ fn refused<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 }
 
 async fn ends_as(suite: &Suite<'_>, script: Script, want: EndReason) -> Verdict {
-    let done = suite.run(Limits::default(), script.exec()).await?;
+    let done = suite.run(Limits::default(), script).await?;
     let end = done.end()?;
     check!(*end == want, "{script:?} ended as {end:?}, not {want:?}");
     let cleanup = done.record.cleanup.as_ref();
@@ -134,17 +134,38 @@ fn exit_statuses<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 
 fn signal<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
-        let want = tool_error(ExitStatus::Signal { number: 9 });
-        ends_as(suite, Script::Signal, want).await
+        if !suite.differs(Difference::Traps) {
+            let want = tool_error(ExitStatus::Signal { number: 9 });
+            return ends_as(suite, Script::Signal, want).await;
+        }
+        let done = suite.run(Limits::default(), Script::Signal).await?;
+        let end = done.end()?;
+        let trapped = matches!(end, EndReason::ToolError { exit: ExitStatus::Trap { name } } if !name.is_empty());
+        check!(trapped, "ended as {end:?}");
+        Ok(())
     })
 }
 
 fn missing<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
-    Box::pin(ends_as(
-        suite,
-        Script::Missing,
-        tool_error(ExitStatus::NotFound),
-    ))
+    Box::pin(async move {
+        if suite.differs(Difference::NothingMissing) {
+            let command = suite.command(Script::Missing);
+            return refused_as(suite, command, ErrorKind::Invalid).await;
+        }
+        ends_as(suite, Script::Missing, tool_error(ExitStatus::NotFound)).await
+    })
+}
+
+/// A command that is refused, and has not used up its computer.
+async fn refused_as(suite: &Suite<'_>, command: Command, kind: ErrorKind) -> Verdict {
+    let computer = suite.park(Limits::default()).await?;
+    let begun = computer.run(new_run()?, command.exec, command.module).await;
+    let refused = begun.map(drop).map_err(|error| error.kind());
+    check!(refused == Err(kind), "refused as {refused:?}");
+    let execution = suite.begin(&*computer, new_run()?, Script::True).await?;
+    let done = finish(execution).await?;
+    check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
+    Ok(())
 }
 
 fn not_executable<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
@@ -154,7 +175,7 @@ fn not_executable<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 
 fn streams<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
-        let done = suite.run(Limits::default(), Script::Print.exec()).await?;
+        let done = suite.run(Limits::default(), Script::Print).await?;
         check!(done.stdout == PRINTED, "standard output: {:?}", done.stdout);
         check!(
             done.stderr == COMPLAINED,
@@ -178,10 +199,10 @@ fn streams<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn echo<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         const TEXT: &[u8] = b"in\0\xfe\nno line end";
-        let mut exec = Script::Echo.exec();
+        let Command { mut exec, module } = suite.command(Script::Echo);
         exec.stdin = true;
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, exec, None).await?;
+        let mut execution = computer.run(new_run()?, exec, module).await?;
         let Some(input) = execution.input.take() else {
             return Err(Trouble::Wrong("there is no standard input".to_owned()));
         };
@@ -200,7 +221,7 @@ fn echo<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn no_input<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let execution = computer.run(new_run()?, Script::Echo.exec(), None).await?;
+        let execution = suite.begin(&*computer, new_run()?, Script::Echo).await?;
         check!(execution.input.is_none(), "an input was given");
         let done = finish(execution).await?;
         check!(done.stdout.is_empty(), "read {:?}", done.stdout);
@@ -211,15 +232,15 @@ fn no_input<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 
 fn environment<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
-        let mut exec = Script::Env.exec();
-        exec.env.insert("A".to_owned(), "1 2=3".to_owned());
-        exec.env.insert("EMPTY".to_owned(), String::new());
-        let want: Vec<String> = exec
-            .env
+        let mut command = suite.command(Script::Env);
+        let env = &mut command.exec.env;
+        env.insert("A".to_owned(), "1 2=3".to_owned());
+        env.insert("EMPTY".to_owned(), String::new());
+        let want: Vec<String> = env
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
-        let done = suite.run(Limits::default(), exec).await?;
+        let done = suite.run_command(command).await?;
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         let mut got: Vec<&str> = text.lines().collect();
         got.sort_unstable();
@@ -234,9 +255,12 @@ fn environment<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn directory<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         for (asked, want) in [(None, "/workspace\n"), (Some("/tmp"), "/tmp\n")] {
-            let mut exec = Script::Pwd.exec();
-            exec.cwd = asked.map(str::to_owned);
-            let done = suite.run(Limits::default(), exec).await?;
+            let mut command = suite.command(Script::Pwd);
+            command.exec.cwd = asked.map(str::to_owned);
+            if asked.is_some() && suite.differs(Difference::NoDirectory) {
+                return refused_as(suite, command, ErrorKind::Invalid).await;
+            }
+            let done = suite.run_command(command).await?;
             let got = String::from_utf8_lossy(&done.stdout).into_owned();
             check!(got == want, "{asked:?} gives {got:?}");
         }
@@ -246,7 +270,7 @@ fn directory<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 
 fn stages<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
-        let done = suite.run(Limits::default(), Script::True.exec()).await?;
+        let done = suite.run(Limits::default(), Script::True).await?;
         let recorded: Vec<Stage> = done.record.stages.iter().map(|time| time.stage).collect();
         check!(recorded == Stage::ALL, "recorded: {recorded:?}");
         let told: Vec<Stage> = done
@@ -272,9 +296,9 @@ fn run_id_once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
         let first = suite.park(Limits::default()).await?;
-        finish(first.run(run.clone(), Script::True.exec(), None).await?).await?;
+        finish(suite.begin(&*first, run.clone(), Script::True).await?).await?;
         let second = suite.park(Limits::default()).await?;
-        let again = second.run(run, Script::True.exec(), None).await;
+        let again = suite.begin(&*second, run, Script::True).await;
         second.destroy().await?;
         let kind = again.map(drop).map_err(|error| error.kind());
         check!(
@@ -288,13 +312,13 @@ fn run_id_once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn one_run<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut first = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
+        let mut first = suite.begin(&*computer, new_run()?, Script::Sleep).await?;
         await_output(&mut first, 7).await?;
-        let second = computer.run(new_run()?, Script::True.exec(), None).await;
+        let second = suite.begin(&*computer, new_run()?, Script::True).await;
         check!(second.is_err(), "a second run was let in beside the first");
         computer.cancel(CancelledBy::Caller, true).await?;
         finish(first).await?;
-        let third = computer.run(new_run()?, Script::True.exec(), None).await;
+        let third = suite.begin(&*computer, new_run()?, Script::True).await;
         check!(third.is_err(), "a run was let in after the first");
         Ok(())
     })
@@ -304,9 +328,7 @@ fn attach<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
         let computer = suite.park(Limits::default()).await?;
-        let first = computer
-            .run(run.clone(), Script::Print.exec(), None)
-            .await?;
+        let first = suite.begin(&*computer, run.clone(), Script::Print).await?;
         let first = finish(first).await?;
         let again = finish(suite.backend.attach(run).await?).await?;
         check!(again.stdout == PRINTED, "read again: {:?}", again.stdout);
@@ -324,7 +346,7 @@ fn attach<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn cancel<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
+        let mut execution = suite.begin(&*computer, new_run()?, Script::Sleep).await?;
         await_output(&mut execution, 7).await?;
         computer.cancel(CancelledBy::Operator, false).await?;
         let done = finish(execution).await?;
@@ -343,10 +365,12 @@ fn stubborn<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             grace_ms: 300,
             ..Limits::default()
         };
-        for (at_once, least) in [(false, 250_000), (true, 0)] {
+        let obeys = suite.differs(Difference::Obeys);
+        let grace = if obeys { 0 } else { 250_000 };
+        for (at_once, least) in [(false, grace), (true, 0)] {
             let computer = suite.park(limits.clone()).await?;
-            let mut execution = computer
-                .run(new_run()?, Script::Stubborn.exec(), None)
+            let mut execution = suite
+                .begin(&*computer, new_run()?, Script::Stubborn)
                 .await?;
             await_output(&mut execution, 7).await?;
             computer.cancel(CancelledBy::Caller, at_once).await?;
@@ -366,7 +390,7 @@ fn stubborn<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn destroy_busy<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
+        let mut execution = suite.begin(&*computer, new_run()?, Script::Sleep).await?;
         await_output(&mut execution, 7).await?;
         let observed = computer.destroy().await?;
         check!(observed.clean(), "not clean: {observed:?}");
@@ -384,7 +408,7 @@ fn destroy_twice<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             let observed = computer.destroy().await?;
             check!(observed.clean(), "{time} time: {observed:?}");
         }
-        let run = computer.run(new_run()?, Script::True.exec(), None).await;
+        let run = suite.begin(&*computer, new_run()?, Script::True).await;
         check!(run.is_err(), "a run was let into what is gone");
         let usage = computer.usage().await.map_err(|error| error.kind());
         check!(usage == Err(ErrorKind::NotFound), "usage: {usage:?}");
@@ -403,7 +427,7 @@ async fn crash(suite: &Suite<'_>, computer: &dyn crate::seam::Computer) -> Verdi
 fn crash_running<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let computer = suite.park(Limits::default()).await?;
-        let mut execution = computer.run(new_run()?, Script::Sleep.exec(), None).await?;
+        let mut execution = suite.begin(&*computer, new_run()?, Script::Sleep).await?;
         await_output(&mut execution, 7).await?;
         crash(suite, computer.as_ref()).await?;
         let done = finish(execution).await?;
@@ -421,7 +445,7 @@ fn crash_parked<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         crash(suite, computer.as_ref()).await?;
         let observed = computer.destroy().await?;
         check!(observed.clean(), "not clean: {observed:?}");
-        let run = computer.run(new_run()?, Script::True.exec(), None).await;
+        let run = suite.begin(&*computer, new_run()?, Script::True).await;
         check!(run.is_err(), "a run was let into what is gone");
         Ok(())
     })
@@ -433,10 +457,10 @@ fn apart<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let want = tool_error(ExitStatus::Exit { code: 1 });
         ends_as(suite, Script::MarkAndLook, want).await?;
         let marked = suite.park(Limits::default()).await?;
-        let mut marking = marked.run(new_run()?, Script::Mark.exec(), None).await?;
+        let mut marking = suite.begin(&*marked, new_run()?, Script::Mark).await?;
         await_output(&mut marking, 7).await?;
         ends_as(suite, Script::Look, EndReason::Completed).await?;
-        let done = suite.run(Limits::default(), Script::Count.exec()).await?;
+        let done = suite.run(Limits::default(), Script::Count).await?;
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         let seen: Option<u32> = text.trim().parse().ok();
         check!(
@@ -460,7 +484,7 @@ fn adopt<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let Some(adopted) = suite.backend.adopt(known.clone()).await? else {
             return Err(Trouble::Wrong("a living computer was not found".to_owned()));
         };
-        let execution = adopted.run(new_run()?, Script::True.exec(), None).await?;
+        let execution = suite.begin(&*adopted, new_run()?, Script::True).await?;
         let done = finish(execution).await?;
         check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
         adopted.destroy().await?;
@@ -482,7 +506,7 @@ fn sweep<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         );
         let spared = swept.ended.iter().all(|(id, _)| id != kept.id());
         check!(spared, "what is known was ended");
-        let execution = kept.run(new_run()?, Script::True.exec(), None).await?;
+        let execution = suite.begin(&*kept, new_run()?, Script::True).await?;
         check!(
             *finish(execution).await?.end()? == EndReason::Completed,
             "what is known was harmed"
@@ -493,9 +517,9 @@ fn sweep<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 
 fn artifacts<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
-        let mut exec = Script::Artifacts.exec();
-        exec.artifacts = vec!["out/*".to_owned(), "nothing".to_owned()];
-        let done = suite.run(Limits::default(), exec).await?;
+        let mut command = suite.command(Script::Artifacts);
+        command.exec.artifacts = vec!["out/*".to_owned(), "nothing".to_owned()];
+        let done = suite.run_command(command).await?;
         let rows: Vec<(&str, u64, &str)> = done
             .record
             .artifacts
@@ -521,7 +545,13 @@ fn agent<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let channel = match computer.channel().await {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 computer.destroy().await?;
+                if suite.differs(Difference::NoAgent) {
+                    return Ok(());
+                }
                 return Err(Trouble::Missing("an agent".to_owned()));
+            }
+            Ok(_) if suite.differs(Difference::NoAgent) => {
+                return Err(Trouble::Wrong("there is an agent after all".to_owned()));
             }
             channel => channel?,
         };

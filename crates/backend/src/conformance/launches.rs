@@ -4,9 +4,9 @@ use leasehold_core::end::{CancelledBy, EndReason};
 use leasehold_core::error::ErrorKind;
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::limits::Limit;
-use leasehold_core::spec::{ExecSpec, SandboxSpec};
+use leasehold_core::spec::SandboxSpec;
 
-use super::script::{PRINTED, Script};
+use super::script::{Command, PRINTED, Script};
 use super::{Case, Suite, Trouble, Verdict, await_output, check, content, finish, new_run};
 use crate::error::BackendError;
 use crate::execution::Execution;
@@ -25,16 +25,24 @@ pub(super) const ALL: &[(&str, Case)] = &[
 async fn launched(
     suite: &Suite<'_>,
     run: &RunId,
-    exec: ExecSpec,
+    script: Script,
 ) -> Result<Execution, BackendError> {
-    let launch = Launch::new(run.clone(), SandboxSpec::default(), exec);
+    let launch = ordered(suite, run, SandboxSpec::default(), suite.command(script));
     suite.backend.launch(launch).await
+}
+
+fn ordered(suite: &Suite<'_>, run: &RunId, sandbox: SandboxSpec, command: Command) -> Launch {
+    Launch {
+        module: command.module,
+        tenant: suite.rig.tenant(),
+        ..Launch::new(run.clone(), sandbox, command.exec)
+    }
 }
 
 fn launch<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
-        let execution = launched(suite, &run, Script::Print.exec()).await?;
+        let execution = launched(suite, &run, Script::Print).await?;
         check!(execution.run == run, "it runs as {}", execution.run);
         let done = finish(execution).await?;
         check!(done.stdout == PRINTED, "standard output: {:?}", done.stdout);
@@ -55,7 +63,7 @@ fn refused<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
         let run = new_run()?;
         let mut sandbox = SandboxSpec::default();
         sandbox.limits.memory_bytes = Limit::asked(1);
-        let launch = Launch::new(run.clone(), sandbox, Script::True.exec());
+        let launch = ordered(suite, &run, sandbox, suite.command(Script::True));
         let kind = suite.backend.launch(launch).await.map(drop);
         let kind = kind.map_err(|error| error.kind());
         check!(kind == Err(ErrorKind::Invalid), "one byte: {kind:?}");
@@ -71,9 +79,9 @@ fn refused<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
-        let mut first = launched(suite, &run, Script::Sleep.exec()).await?;
+        let mut first = launched(suite, &run, Script::Sleep).await?;
         await_output(&mut first, 7).await?;
-        let second = launched(suite, &run, Script::True.exec()).await;
+        let second = launched(suite, &run, Script::True).await;
         let kind = second.map(drop).map_err(|error| error.kind());
         check!(kind == Err(ErrorKind::Exists), "beside it: {kind:?}");
         suite
@@ -81,7 +89,7 @@ fn once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             .cancel(run.clone(), CancelledBy::Caller, true)
             .await?;
         finish(first).await?;
-        let third = launched(suite, &run, Script::True.exec()).await;
+        let third = launched(suite, &run, Script::True).await;
         let kind = third.map(drop).map_err(|error| error.kind());
         check!(kind == Err(ErrorKind::Exists), "after it: {kind:?}");
         Ok(())
@@ -91,7 +99,7 @@ fn once<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn cancel<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
-        let mut execution = launched(suite, &run, Script::Sleep.exec()).await?;
+        let mut execution = launched(suite, &run, Script::Sleep).await?;
         await_output(&mut execution, 7).await?;
         for _ in 0..2 {
             let ending = suite
@@ -118,7 +126,7 @@ fn cancel<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn running<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
-        let mut execution = launched(suite, &run, Script::Sleep.exec()).await?;
+        let mut execution = launched(suite, &run, Script::Sleep).await?;
         await_output(&mut execution, 7).await?;
         let sandbox = execution.sandbox.clone();
         let listed = suite.backend.running().await?;
@@ -142,9 +150,10 @@ fn running<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn artifact<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         let run = new_run()?;
-        let mut exec = Script::Artifacts.exec();
-        exec.artifacts = vec!["out/*".to_owned()];
-        let done = finish(launched(suite, &run, exec).await?).await?;
+        let mut command = suite.command(Script::Artifacts);
+        command.exec.artifacts = vec!["out/*".to_owned()];
+        let launch = ordered(suite, &run, SandboxSpec::default(), command);
+        let done = finish(suite.backend.launch(launch).await?).await?;
         for (place, row) in done.record.artifacts.iter().enumerate() {
             let copy = suite.backend.artifact(run.clone(), place).await;
             match (&row.sha256, copy) {
@@ -171,7 +180,7 @@ fn artifact<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 fn warm<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
         suite.backend.keep_warm(SandboxSpec::default(), 1).await?;
-        let execution = launched(suite, &new_run()?, Script::True.exec()).await?;
+        let execution = launched(suite, &new_run()?, Script::True).await?;
         let done = finish(execution).await;
         suite.backend.keep_warm(SandboxSpec::default(), 0).await?;
         let done = done?;

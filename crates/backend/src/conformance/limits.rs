@@ -1,9 +1,9 @@
 //! Every limit that ends a run, and that its end names it.
 
 use leasehold_core::end::{EndReason, ExitStatus};
-use leasehold_core::limits::{Limit, Limits, OnOutputLimit, Resource};
+use leasehold_core::limits::{Limit, Limits, OnDenied, OnOutputLimit, Resource};
 
-use super::script::{FLOOD, Script};
+use super::script::{Difference, FLOOD, Script};
 use super::{Case, Finished, Suite, Verdict, check};
 use crate::seam::Doing;
 
@@ -52,7 +52,7 @@ fn wall<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             ..Limits::default()
         };
         for script in [Script::Sleep, Script::Stubborn] {
-            let done = suite.run(limits.clone(), script.exec()).await?;
+            let done = suite.run(limits.clone(), script).await?;
             let end = done.end()?;
             check!(
                 *end == EndReason::Timeout { limit_ms: 700 },
@@ -76,7 +76,14 @@ fn memory<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             memory_bytes: Limit::asked(32 * MIB),
             ..Limits::default()
         };
-        let done = suite.run(limits, Script::Hog.exec()).await?;
+        let done = suite.run(limits.clone(), Script::Hog).await?;
+        let denied = suite.differs(Difference::MemoryDenied);
+        exceeded(&done, Resource::Memory, denied)?;
+        let killing = Limits {
+            on_denied: OnDenied::Kill,
+            ..limits
+        };
+        let done = suite.run(killing, Script::Hog).await?;
         exceeded(&done, Resource::Memory, false)
     })
 }
@@ -88,7 +95,7 @@ fn cpu_time<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             cpu_time_ms: Some(Limit::asked(300)),
             ..Limits::default()
         };
-        let done = suite.run(limits, Script::Spin.exec()).await?;
+        let done = suite.run(limits, Script::Spin).await?;
         exceeded(&done, Resource::CpuTime, false)
     })
 }
@@ -100,10 +107,16 @@ fn pids<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             pids: Limit::asked(16),
             ..Limits::default()
         };
-        let done = suite.run(limits, Script::Fork.exec()).await?;
+        let done = suite.run(limits, Script::Fork).await?;
+        if suite.differs(Difference::Alone) {
+            let exit = ExitStatus::NotExecutable;
+            let end = done.end()?;
+            check!(*end == EndReason::ToolError { exit }, "ended as {end:?}");
+            return Ok(());
+        }
         exceeded(&done, Resource::Pids, true)?;
         // With room enough the same command is fine.
-        let done = suite.run(Limits::default(), Script::Fork.exec()).await?;
+        let done = suite.run(Limits::default(), Script::Fork).await?;
         check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
         Ok(())
     })
@@ -116,9 +129,9 @@ fn disk<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             disk_bytes: Limit::asked(2 * MIB),
             ..Limits::default()
         };
-        let done = suite.run(limits, Script::Fill.exec()).await?;
+        let done = suite.run(limits, Script::Fill).await?;
         exceeded(&done, Resource::Disk, true)?;
-        let done = suite.run(Limits::default(), Script::Fill.exec()).await?;
+        let done = suite.run(Limits::default(), Script::Fill).await?;
         check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
         Ok(())
     })
@@ -131,7 +144,7 @@ fn output_cut<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             output_bytes: Limit::asked(1_000),
             ..Limits::default()
         };
-        let done = suite.run(limits, Script::Flood.exec()).await?;
+        let done = suite.run(limits, Script::Flood).await?;
         check!(*done.end()? == EndReason::Completed, "{:?}", done.end()?);
         check!(done.stdout.len() == 1_000, "kept {}", done.stdout.len());
         let stream = done.record.stdout;
@@ -151,7 +164,7 @@ fn output_kill<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
             on_output_limit: OnOutputLimit::Kill,
             ..Limits::default()
         };
-        let done = suite.run(limits, Script::Flood.exec()).await?;
+        let done = suite.run(limits, Script::Flood).await?;
         exceeded(&done, Resource::Output, false)?;
         check!(done.stdout.len() == 1_000, "kept {}", done.stdout.len());
         Ok(())
@@ -160,7 +173,7 @@ fn output_kill<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
 
 fn usage<'a>(suite: &'a Suite<'a>) -> Doing<'a, Verdict> {
     Box::pin(async move {
-        let done = suite.run(Limits::default(), Script::Fill.exec()).await?;
+        let done = suite.run(Limits::default(), Script::Fill).await?;
         let used = done.record.usage;
         check!(
             done.record.exit == Some(ExitStatus::Exit { code: 0 }),

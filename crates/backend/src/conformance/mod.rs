@@ -17,9 +17,11 @@ use leasehold_core::contract::Enforcement;
 use leasehold_core::end::EndReason;
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::limits::{Limits, Resource};
+use leasehold_core::name::Name;
 use leasehold_core::record::RunRecord;
-use leasehold_core::spec::{ExecSpec, SandboxSpec};
+use leasehold_core::spec::SandboxSpec;
 
+use self::script::{Command, Difference, Language, Native, Script};
 use crate::error::BackendError;
 use crate::execution::{Execution, RunEvent};
 use crate::seam::{Backend, Capabilities, Computer, Doing};
@@ -34,6 +36,16 @@ pub trait Rig: Send + Sync {
     /// Kills our own first process in a computer behind its backend's back. `None` when there is no
     /// way to.
     fn crash<'a>(&'a self, sandbox: &'a SandboxId) -> Option<Doing<'a, Result<(), String>>>;
+
+    /// How commands are said to the backend.
+    fn language(&self) -> &dyn Language {
+        &Native
+    }
+
+    /// Whose the runs are that are launched.
+    fn tenant(&self) -> Option<Name> {
+        None
+    }
 }
 
 /// A rig that can do nothing.
@@ -156,11 +168,36 @@ impl Suite<'_> {
         Ok(self.backend.provision(spec, None).await?)
     }
 
+    fn command(&self, script: Script) -> Command {
+        self.rig.language().command(script)
+    }
+
+    fn differs(&self, difference: Difference) -> bool {
+        self.rig.language().differs(difference)
+    }
+
     /// Runs a command in a fresh computer to its end.
-    async fn run(&self, limits: Limits, exec: ExecSpec) -> Result<Finished, Trouble> {
+    async fn run(&self, limits: Limits, script: Script) -> Result<Finished, Trouble> {
         let computer = self.park(limits).await?;
-        let execution = computer.run(new_run()?, exec, None).await?;
-        finish(execution).await
+        finish(self.begin(&*computer, new_run()?, script).await?).await
+    }
+
+    /// The same with a command that was changed.
+    async fn run_command(&self, command: Command) -> Result<Finished, Trouble> {
+        let computer = self.park(Limits::default()).await?;
+        let Command { exec, module } = command;
+        finish(computer.run(new_run()?, exec, module).await?).await
+    }
+
+    /// Begins a command in a computer.
+    async fn begin(
+        &self,
+        computer: &dyn Computer,
+        run: RunId,
+        script: Script,
+    ) -> Result<Execution, BackendError> {
+        let Command { exec, module } = self.command(script);
+        computer.run(run, exec, module).await
     }
 
     /// Skips the case unless a limit really holds here.

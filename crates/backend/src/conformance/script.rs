@@ -1,7 +1,9 @@
 //! The commands the suite runs: a closed list, so that a backend without an operating system can
-//! play them.
+//! play them, and one that runs no native programs can say them in its own [`Language`].
 
 use leasehold_core::spec::ExecSpec;
+
+use crate::wasm::Module;
 
 /// One command of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +54,68 @@ pub enum Script {
     Artifacts,
 }
 
+/// What `PATH` is in the environment of each command.
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// What [`Script::Print`] writes to standard output.
 pub const PRINTED: &[u8] = b"out\0\xff\n";
 /// What [`Script::Print`] writes to standard error.
 pub const COMPLAINED: &[u8] = b"err\n";
 /// How many bytes [`Script::Flood`] writes.
 pub const FLOOD: u64 = 100_000;
+
+/// A command, and the module it names where it is one.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// What is run.
+    pub exec: ExecSpec,
+    /// The bytes of its module.
+    pub module: Option<Module>,
+}
+
+/// Where what a backend runs is not as native programs are. Each is a promise of its own, and tried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Difference {
+    /// A program cannot end itself by a signal: [`Script::Signal`] ends by a trap.
+    Traps,
+    /// An order to end cannot be ignored: [`Script::Stubborn`] ends as [`Script::Sleep`] does.
+    Obeys,
+    /// No process can be started: [`Script::Fork`] is told to be no program.
+    Alone,
+    /// There is no working directory but the workspace: another one is refused.
+    NoDirectory,
+    /// What is not there is refused before anything is begun.
+    NothingMissing,
+    /// Memory is denied and does not kill, unless denials do.
+    MemoryDenied,
+    /// No agent runs beside the program: a channel to one is refused.
+    NoAgent,
+}
+
+/// How the commands of the suite are said to a backend.
+pub trait Language: Send + Sync {
+    /// The command, with nothing in its environment but `PATH`.
+    fn command(&self, script: Script) -> Command;
+
+    /// Where it is not as a native program is.
+    fn differs(&self, difference: Difference) -> bool;
+}
+
+/// Programs of the sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Native;
+
+impl Language for Native {
+    fn command(&self, script: Script) -> Command {
+        Command {
+            exec: script.exec(),
+            module: None,
+        }
+    }
+
+    fn differs(&self, _: Difference) -> bool {
+        false
+    }
+}
 
 const SHELL: [(Script, &str); 14] = [
     (Script::Signal, "kill -KILL $$"),
@@ -102,7 +160,7 @@ const PLAIN: [(Script, &str); 7] = [
 ];
 
 impl Script {
-    /// The command, with nothing in its environment but `PATH`.
+    /// The native command, with nothing in its environment but `PATH`.
     #[must_use]
     pub fn exec(self) -> ExecSpec {
         let plain = PLAIN.iter().find(|(script, _)| *script == self);
@@ -114,8 +172,7 @@ impl Script {
                 shell(text.map_or("exit 99", |(_, text)| text))
             }
         };
-        let path = "/usr/local/bin:/usr/bin:/bin".to_owned();
-        exec.env.insert("PATH".to_owned(), path);
+        exec.env.insert("PATH".to_owned(), PATH.to_owned());
         exec
     }
 

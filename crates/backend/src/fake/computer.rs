@@ -174,7 +174,7 @@ impl FakeComputer {
         };
         let (reader, writer) = input.unzip();
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        recorded.follow(sender);
+        recorded.kept.follow(sender);
         let execution = recorded.execution(writer, events)?;
         tokio::spawn(play(Arc::clone(&self.world), recorded, exec, reader));
         Ok(execution)

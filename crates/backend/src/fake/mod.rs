@@ -357,7 +357,7 @@ impl Backend for FakeBackend {
             let recorded = recorded
                 .ok_or_else(|| refuse(ErrorKind::NotFound, format!("run `{run}` is not there")))?;
             let (sender, events) = mpsc::channel(EVENTS_MAX);
-            recorded.follow(sender);
+            recorded.kept.follow(sender);
             recorded.execution(None, events)
         })
     }

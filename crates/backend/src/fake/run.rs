@@ -12,7 +12,7 @@ use leasehold_core::id::RunId;
 use leasehold_core::limits::{Limits, OnOutputLimit};
 use leasehold_core::record::{RunRecord, Usage};
 use leasehold_core::spec::ExecSpec;
-use leasehold_core::stage::{Stage, StageTime};
+use leasehold_core::stage::Stage;
 use rustix::fs::MemfdFlags;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -22,36 +22,27 @@ use super::computer::{Orders, Slot};
 use super::{World, locked, refuse};
 use crate::conformance::script::Script;
 use crate::error::BackendError;
-use crate::execution::{EVENTS_KEPT, EventSender, Events, Execution, RunEvent};
+use crate::execution::{Events, Execution, RunEvent};
+use crate::kept::Kept;
 
 /// How long a command takes that does nothing.
 const COMMAND: Duration = Duration::from_millis(1);
 
-/// A run and who follows it.
+/// A run and its computer.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) slot: Arc<Slot>,
-    spools: [File; 2],
-    progress: Mutex<Progress>,
+    pub(super) kept: Kept,
 }
 
-#[derive(Debug)]
-struct Progress {
-    record: RunRecord,
-    followers: Vec<EventSender>,
-    ended: bool,
+fn lacking(error: &std::io::Error) -> BackendError {
+    refuse(ErrorKind::Internal, error.to_string())
 }
 
 impl Recorded {
     pub(super) fn new(run: RunId, slot: Arc<Slot>, exec: &ExecSpec) -> Result<Self, BackendError> {
-        let spool = || {
-            let file = rustix::fs::memfd_create("spool", MemfdFlags::CLOEXEC);
-            file.map(File::from)
-                .map_err(|errno| refuse(ErrorKind::Internal, errno.to_string()))
-        };
         let mut contract = slot.contract.clone();
         contract.argv.clone_from(&exec.argv);
-        contract.program.clone_from(&exec.module);
         contract.env_names = exec.env.keys().cloned().collect();
         let record = RunRecord {
             contract: Some(contract),
@@ -59,12 +50,7 @@ impl Recorded {
         };
         Ok(Self {
             slot,
-            spools: [spool()?, spool()?],
-            progress: Mutex::new(Progress {
-                record,
-                followers: Vec::new(),
-                ended: false,
-            }),
+            kept: Kept::new(record).map_err(|error| lacking(&error))?,
         })
     }
 
@@ -73,106 +59,34 @@ impl Recorded {
         input: Option<OwnedFd>,
         events: mpsc::Receiver<Result<RunEvent, BackendError>>,
     ) -> Result<Execution, BackendError> {
-        let copy = |file: &File| {
-            let copied = file.try_clone().map(OwnedFd::from);
-            copied.map_err(|error| refuse(ErrorKind::Internal, error.to_string()))
-        };
-        let spools = [copy(&self.spools[0])?, copy(&self.spools[1])?];
-        let run = locked(&self.progress).record.run.clone();
-        Ok(Execution::new(
-            run,
-            self.slot.id.clone(),
-            spools,
-            input,
-            Events::Channel(events),
-        ))
+        let made = self.kept.execution(input, Events::Channel(events));
+        made.map_err(|error| lacking(&error))
     }
 
     /// The copy of a collected file.
     pub(super) fn copy(&self, place: usize) -> Option<File> {
-        let progress = locked(&self.progress);
-        progress.record.artifacts.get(place)?.sha256.as_ref()?;
+        self.kept
+            .change(|record| record.artifacts.get(place)?.sha256.clone())?;
         let file = rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC).ok()?;
         let file = File::from(file);
         file.write_all_at(ARTIFACT, 0).ok()?;
         Some(file)
     }
 
-    /// From now on, or from the end if that is past.
-    pub(super) fn follow(&self, sender: EventSender) {
-        let mut progress = locked(&self.progress);
-        let record = || Box::new(progress.record.clone());
-        if progress.ended {
-            let _ = sender.try_send(Ok(RunEvent::Ended(record())));
-        }
-        if progress.record.cleanup.is_some() {
-            let _ = sender.try_send(Ok(RunEvent::Cleaned(record())));
-        } else {
-            progress.followers.push(sender);
-        }
-    }
-
     /// Writes output, within the limit. Says how it ends where the limit ends it.
     pub(super) fn put(&self, which: usize, bytes: &[u8]) -> Option<Acted> {
         let limits = &self.slot.contract.limits;
         let most = limits.output_bytes.value;
-        let mut progress = locked(&self.progress);
-        let record = &mut progress.record;
-        let stream = if which == 0 {
-            &mut record.stdout
-        } else {
-            &mut record.stderr
-        };
-        let room = usize::try_from(most - stream.kept).unwrap_or(usize::MAX);
-        let kept = &bytes[..bytes.len().min(room)];
         // Memory of this process: writing fails only with the process itself.
-        let _ = self.spools[which].write_all_at(kept, stream.kept);
-        stream.written += bytes.len() as u64;
-        stream.kept += kept.len() as u64;
-        stream.truncated = stream.written > stream.kept;
-        let (cut, written) = (stream.truncated, stream.written);
-        let event = RunEvent::Output {
-            stdout: record.stdout.kept,
-            stderr: record.stderr.kept,
-        };
-        for follower in &progress.followers {
-            if follower.capacity() > EVENTS_KEPT {
-                let _ = follower.try_send(Ok(event.clone()));
-            }
-        }
-        (cut && limits.on_output_limit == OnOutputLimit::Kill).then(|| output_killed(most, written))
+        let stream = self.kept.put(which, bytes, most).ok()?;
+        self.kept.tell_output();
+        let kill = stream.truncated && limits.on_output_limit == OnOutputLimit::Kill;
+        kill.then(|| output_killed(most, stream.written))
     }
 
     fn stage(&self, stage: Stage, since: Instant) {
         let micros = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let time = StageTime { stage, micros };
-        self.change(|record| record.stages.push(time));
-        self.tell(&RunEvent::Stage(time));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut RunRecord)) {
-        change(&mut locked(&self.progress).record);
-    }
-
-    fn tell(&self, event: &RunEvent) {
-        for follower in &locked(&self.progress).followers {
-            let _ = follower.try_send(Ok(event.clone()));
-        }
-    }
-
-    fn end(&self) {
-        let record = {
-            let mut progress = locked(&self.progress);
-            progress.ended = true;
-            Box::new(progress.record.clone())
-        };
-        self.tell(&RunEvent::Ended(record));
-    }
-
-    fn close(&self) {
-        let record = Box::new(locked(&self.progress).record.clone());
-        self.tell(&RunEvent::Cleaned(record));
-        locked(&self.progress).followers.clear();
+        self.kept.stage(stage, micros);
     }
 }
 
@@ -196,7 +110,7 @@ pub(super) async fn play(
     let (seen, acted) = execute(&recorded, &exec, input, crash).await;
     let ran = started.elapsed();
     recorded.stage(Stage::Execute, started);
-    recorded.change(|record| {
+    recorded.kept.change(|record| {
         record.exit.clone_from(&seen.exit);
         record.limits_hit = seen.killed_by.iter().chain(&seen.denied).copied().collect();
         record.artifacts = if exec.artifacts.is_empty() {
@@ -214,13 +128,15 @@ pub(super) async fn play(
         record.end = Some(decide(&seen));
     });
     recorded.stage(Stage::Collect, Instant::now());
-    recorded.end();
+    recorded.kept.end();
     let removing = Instant::now();
     let observed = recorded.slot.remove(&world).await;
     recorded.stage(Stage::Destroy, removing);
     recorded.stage(Stage::Cleanup, Instant::now());
-    recorded.change(|record| record.cleanup = observed.ok());
-    recorded.close();
+    recorded
+        .kept
+        .change(|record| record.cleanup = observed.ok());
+    recorded.kept.close();
 }
 
 async fn execute(

@@ -14,7 +14,7 @@ use leasehold_protocol::supervisor::{Event, Request, Target};
 
 use super::client::ClientError;
 use super::link::OpenCall;
-use super::{DESTROY, QUICK, Shared, no_modules};
+use super::{DESTROY, QUICK, Shared, Supply, no_modules, ordered};
 use crate::error::BackendError;
 use crate::execution::{Events, Execution, RunEvent};
 use crate::seam::{Computer, Doing};
@@ -22,7 +22,7 @@ use crate::wasm::Module;
 
 /// A sandbox that the supervisor parents.
 #[derive(Debug)]
-pub(super) struct ProcessComputer {
+pub(crate) struct ProcessComputer {
     shared: Arc<Shared>,
     sandbox: SandboxId,
     contract: Contract,
@@ -44,10 +44,17 @@ impl ProcessComputer {
         destroy(&self.shared, &self.sandbox).await
     }
 
-    async fn claim(&self, run: RunId, exec: ExecSpec) -> Result<Execution, ClientError> {
+    /// Claims it for a run, whose program may come with it.
+    pub(crate) async fn claim(
+        &self,
+        run: RunId,
+        exec: ExecSpec,
+        program: Option<Supply<'_>>,
+    ) -> Result<Execution, ClientError> {
         let link = self.shared.link().await?;
-        let request = Request::run(run.clone(), Target::Parked(self.sandbox.clone()), exec);
-        let execution = follow(link.call(request, &[]).await?, QUICK).await?;
+        let target = Target::Parked(self.sandbox.clone());
+        let (request, fds) = ordered(run.clone(), target, exec, program);
+        let execution = follow(link.call(request, &fds).await?, QUICK).await?;
         *self.claimed() = Some(run);
         Ok(execution)
     }
@@ -182,7 +189,7 @@ impl Computer for ProcessComputer {
             if exec.module.is_some() {
                 return Err(no_modules().into());
             }
-            Ok(self.claim(run, exec).await?)
+            Ok(self.claim(run, exec, None).await?)
         })
     }
 

@@ -21,12 +21,13 @@ use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::{Limit, Limits};
-use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
-use leasehold_protocol::supervisor::{Event, Request, SandboxStatus, Target, artifact_name};
+use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
+use leasehold_protocol::supervisor::{
+    Event, Request, SandboxStatus, Supplied, Target, artifact_name,
+};
 
 use self::client::ClientError;
-pub(crate) use self::computer::Notices;
-use self::computer::ProcessComputer;
+pub(crate) use self::computer::{Notices, ProcessComputer};
 use self::link::Link;
 use self::start::Endpoint;
 use crate::error::BackendError;
@@ -107,7 +108,8 @@ impl ProcessBackend {
         }
     }
 
-    async fn made(
+    /// Makes a sandbox and leaves it parked.
+    pub(crate) async fn made(
         &self,
         spec: SandboxSpec,
         workspace: Option<OwnedFd>,
@@ -134,6 +136,18 @@ impl ProcessBackend {
         }
     }
 
+    /// Takes up a sandbox that lives.
+    pub(crate) async fn adopted(
+        &self,
+        known: Known,
+    ) -> Result<Option<ProcessComputer>, ClientError> {
+        let all = self.known().await?;
+        let lives = all
+            .iter()
+            .any(|status| status.sandbox == known.sandbox && status.state.holds_resources());
+        Ok(lives.then(|| self.computer(known.sandbox, known.contract)))
+    }
+
     /// Asks for something that is carried out and has no other answer.
     async fn order(
         &self,
@@ -151,10 +165,41 @@ impl ProcessBackend {
         if launch.exec.module.is_some() {
             return Err(no_modules().into());
         }
+        self.launch_with(launch, None).await
+    }
+
+    /// Launches a run whose program comes with it, if one does.
+    pub(crate) async fn launch_with(
+        &self,
+        launch: Launch,
+        program: Option<Supply<'_>>,
+    ) -> Result<Execution, ClientError> {
         let link = self.shared.link().await?;
-        let request = Request::run(launch.run, Target::New(launch.sandbox), launch.exec);
-        let fds: Vec<_> = launch.workspace.iter().map(AsFd::as_fd).collect();
+        let target = Target::New(launch.sandbox);
+        let (request, supplied) = ordered(launch.run, target, launch.exec, program);
+        let workspace = launch.workspace.iter().map(AsFd::as_fd);
+        let fds: Vec<_> = workspace.chain(supplied).collect();
         computer::follow(link.call(request, &fds).await?, PROVISION).await
+    }
+
+    /// Starts work of our own that ends with this process's connection, and says what holds it.
+    pub(crate) async fn start_bound(
+        &self,
+        run: RunId,
+        spec: SandboxSpec,
+        exec: ExecSpec,
+        program: Supply<'_>,
+    ) -> Result<(Execution, Contract), ClientError> {
+        // Nobody knows the sandbox between the two messages.
+        let _trying = self.shared.trying.lock().await;
+        let computer = self.made(spec, None).await?;
+        match computer.claim(run, exec, Some(program)).await {
+            Ok(execution) => Ok((execution, computer.contract().clone())),
+            Err(error) => {
+                computer.end().await?;
+                Err(error)
+            }
+        }
     }
 
     /// Opens the copy of a collected file in the supervisor's state directory.
@@ -215,6 +260,40 @@ impl ProcessBackend {
             ],
         })
     }
+}
+
+/// A program that comes with its run, and what it is passed.
+#[derive(Debug)]
+pub(crate) struct Supply<'a> {
+    /// How it is started; the number of what it is passed is set from `passed`.
+    pub(crate) order: Supplied,
+    /// A sealed memory file.
+    pub(crate) program: BorrowedFd<'a>,
+    /// It gets these as 3, 4 and so on.
+    pub(crate) passed: Vec<BorrowedFd<'a>>,
+}
+
+/// The request for a run, and the descriptors of its program.
+fn ordered(
+    run: RunId,
+    target: Target,
+    exec: ExecSpec,
+    program: Option<Supply<'_>>,
+) -> (Request, Vec<BorrowedFd<'_>>) {
+    let Some(mut program) = program else {
+        return (Request::run(run, target, exec), Vec::new());
+    };
+    // More than a byte counts are refused by the supervisor, and so are as many as that.
+    program.order.passed = u8::try_from(program.passed.len()).unwrap_or(u8::MAX);
+    let request = Request::Run {
+        run,
+        target,
+        exec: Box::new(exec),
+        supplied: Some(Box::new(program.order)),
+    };
+    let mut fds = vec![program.program];
+    fds.append(&mut program.passed);
+    (request, fds)
 }
 
 fn no_modules() -> PublicError {
@@ -305,12 +384,8 @@ impl Backend for ProcessBackend {
 
     fn adopt(&self, known: Known) -> Doing<'_, Result<Option<Box<dyn Computer>>, BackendError>> {
         Box::pin(async {
-            let all = self.known().await?;
-            let lives = all
-                .iter()
-                .any(|status| status.sandbox == known.sandbox && status.state.holds_resources());
-            let adopt = || self.computer(known.sandbox, known.contract);
-            Ok(lives.then(|| Box::new(adopt()) as Box<dyn Computer>))
+            let adopted = self.adopted(known).await?;
+            Ok(adopted.map(|computer| Box::new(computer) as Box<dyn Computer>))
         })
     }
 

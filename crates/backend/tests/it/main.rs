@@ -8,3 +8,4 @@ mod client;
 mod fake;
 mod process;
 mod scratch;
+mod wasm;

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::scratch::Scratch;
 
 /// Kills the init of a sandbox by its process id.
-struct Killer(ProcessBackend);
+pub(crate) struct Killer(pub(crate) ProcessBackend);
 
 impl Rig for Killer {
     fn crash<'a>(&'a self, sandbox: &'a SandboxId) -> Option<Doing<'a, Result<(), String>>> {
@@ -34,13 +34,13 @@ impl Rig for Killer {
 }
 
 /// A supervisor of its own in a directory of its own, ended with the test.
-struct Own {
-    endpoint: Endpoint,
-    _directory: Scratch,
+pub(crate) struct Own {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) directory: Scratch,
 }
 
 impl Own {
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let Some(program) = std::env::var_os("LEASEHOLD_BIN").map(PathBuf::from) else {
             eprintln!("SKIP {test}: LEASEHOLD_BIN does not name the built program");
             return None;
@@ -54,7 +54,7 @@ impl Own {
         }
         Some(Self {
             endpoint: Endpoint::new(run, state, program),
-            _directory: directory,
+            directory,
         })
     }
 }

@@ -8,8 +8,9 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use leasehold_jail::lockdown::{Bounds, Role, lock_down};
+use leasehold_jail::seccomp::Program;
 use leasehold_jail::sys;
-use leasehold_protocol::wasm::Flavour;
+use leasehold_protocol::wasm::{Flavour, Ready, VERSION};
 use leasehold_wasm::engine::Room;
 use leasehold_wasm::host::server::{Loaders, serve};
 use leasehold_wasm::program::Loader;
@@ -61,8 +62,13 @@ fn carry_out(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
         open_files: OPEN_FILES,
     };
     let landlock = lock_down(Role::Host { files }, &bounds)?;
+    let confined = Ready {
+        version: VERSION,
+        landlock,
+        seccomp_sha256: Program::wasm_host(files).sha256(),
+    };
     // What goes wrong in a run is told in its report; the lines of a panic would go to whoever started us.
     std::panic::set_hook(Box::new(|_| ()));
-    runtime.block_on(serve(socket, loaders, landlock, files))?;
+    runtime.block_on(serve(socket, loaders, confined, files))?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use leasehold_protocol::socket::{FrameError, send_with_fds};
 use leasehold_protocol::wasm::{
-    FromHost, Load, Reader, Ready, Refused, Report, Start, ToHost, VERSION, body, push_frame,
+    FromHost, Load, Reader, Ready, Refused, Report, Start, ToHost, body, push_frame,
 };
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -92,14 +92,14 @@ pub struct Loaders {
     pub metered: Loader,
 }
 
-/// Serves one owner until its socket closes. To be called on a runtime of one thread.
+/// Serves one owner until its socket closes. `ready` is its first word. To be called on a runtime of one thread.
 ///
 /// # Errors
 /// When the owner breaks the protocol or the socket fails. Every run has ended then.
 pub async fn serve(
     socket: OwnedFd,
     loaders: Loaders,
-    landlock: bool,
+    ready: Ready,
     files: bool,
 ) -> Result<(), HostError> {
     // Not by the call of the standard library, which the seccomp program has no place for.
@@ -119,10 +119,6 @@ pub async fn serve(
         epochs: Epochs::start(engines).map_err(HostError::Io)?,
         files,
     });
-    let ready = Ready {
-        version: VERSION,
-        landlock,
-    };
     shared.send(FromHost::Ready, 0, &body(&ready).map_err(HostError::Frame)?);
     let local = LocalSet::new();
     let served = local.run_until(async {

@@ -1,4 +1,4 @@
-//! Guests as WebAssembly text.
+//! Guests as WebAssembly text. Tests of the crate `backend` use them too.
 
 /// A module with WASI functions imported, one page of memory, and this body of `_start`.
 pub(crate) fn module(body: &str) -> String {
@@ -21,6 +21,8 @@ pub(crate) fn with(fields: &str, body: &str) -> String {
   (import "{wasi}" "environ_sizes_get" (func $environ_sizes_get (param i32 i32) (result i32)))
   (import "{wasi}" "environ_get" (func $environ_get (param i32 i32) (result i32)))
   (import "{wasi}" "path_open" (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+  (import "{wasi}" "path_create_directory" (func $path_create_directory (param i32 i32 i32) (result i32)))
+  (import "{wasi}" "fd_prestat_dir_name" (func $fd_prestat_dir_name (param i32 i32 i32) (result i32)))
   (import "{wasi}" "path_link" (func $path_link (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
   (import "{wasi}" "path_rename" (func $path_rename (param i32 i32 i32 i32 i32 i32) (result i32)))
   (import "{wasi}" "path_symlink" (func $path_symlink (param i32 i32 i32 i32 i32) (result i32)))
