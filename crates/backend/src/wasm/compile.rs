@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use leasehold_core::digest::Digest;
-use leasehold_core::end::{EndReason, ExitStatus};
+use leasehold_core::end::{EndReason, ExitStatus, LimitHit};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::RunId;
 use leasehold_core::limits::{Limit, Limits, OnOutputLimit, Resource};
@@ -82,6 +82,16 @@ pub enum CompileBound {
 }
 
 impl CompileBound {
+    fn of(self, limits: &CompileLimits) -> u64 {
+        match self {
+            Self::Module => limits.module_bytes,
+            Self::Code => limits.code_bytes,
+            Self::Cpu => limits.cpu_ms,
+            Self::Wall => limits.wall_ms,
+            Self::Memory => limits.memory_bytes,
+        }
+    }
+
     fn phrase(self, limits: &CompileLimits) -> String {
         match self {
             Self::Module => format!(
@@ -116,6 +126,8 @@ pub enum CompileError {
     Limit {
         /// Which.
         bound: CompileBound,
+        /// The limit: milliseconds of a bound on time, bytes of any other.
+        limit: u64,
         /// In words, with the limit.
         said: String,
     },
@@ -184,8 +196,27 @@ impl From<ProgramsError> for CompileError {
 }
 
 impl From<CompileError> for BackendError {
+    /// A module that cannot be run ends its run; anything else is a refusal.
     fn from(error: CompileError) -> Self {
-        Self::Refused(error.public())
+        let end = match &error {
+            CompileError::Limit { limit, .. } => EndReason::ResourceExceeded {
+                hit: LimitHit {
+                    which: Resource::Compile,
+                    limit: *limit,
+                    // It was ended there; how much it would have taken nobody knows.
+                    observed: *limit,
+                },
+                exit: None,
+            },
+            CompileError::Invalid(_) => EndReason::ToolError {
+                exit: ExitStatus::NotExecutable,
+            },
+            _ => return Self::Refused(error.public()),
+        };
+        Self::Unrunnable {
+            end: Box::new(end),
+            detail: error.to_string(),
+        }
     }
 }
 
@@ -203,6 +234,7 @@ fn broken(error: &io::Error) -> CompileError {
 pub(super) fn limit(bound: CompileBound, limits: &CompileLimits) -> CompileError {
     CompileError::Limit {
         bound,
+        limit: bound.of(limits),
         said: bound.phrase(limits),
     }
 }
@@ -431,7 +463,6 @@ async fn code(
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::end::LimitHit;
     use leasehold_core::id::SandboxId;
 
     use super::*;
@@ -490,6 +521,15 @@ mod tests {
             assert_eq!(public.kind, ErrorKind::Invalid);
             assert!(public.message.starts_with("compile_limit: "), "{public}");
             assert!(public.message.contains(words), "{public}");
+            let BackendError::Unrunnable { end, detail } = error.into() else {
+                panic!("{public}");
+            };
+            assert_eq!(detail, public.message);
+            let EndReason::ResourceExceeded { hit, exit: None } = *end else {
+                panic!("{end:?}");
+            };
+            let limit = wanted.of(&CompileLimits::default());
+            assert_eq!((hit.which, hit.limit), (Resource::Compile, limit));
         }
         let mut cut = record(EndReason::Completed);
         assert!(verdict(&cut, "core", &CompileLimits::default()).is_ok());

@@ -61,7 +61,8 @@ async fn refused(rig: &Rig, module: &Module) -> CompileError {
 
 async fn bound(rig: &Rig, module: &Module) -> CompileBound {
     match refused(rig, module).await {
-        CompileError::Limit { bound, said } => {
+        CompileError::Limit { bound, said, limit } => {
+            assert!(limit > 0);
             assert!(
                 said.contains("compiling it takes") || said.contains("is longer than"),
                 "{said}"

@@ -192,7 +192,6 @@ impl Order {
         self.spec(|spec| spec.determinism = Some(determinism))
     }
 
-    #[expect(dead_code, reason = "for the cases with files")]
     fn workspace(
         mut self,
         mode: leasehold_core::spec::WorkspaceMode,
