@@ -15,6 +15,8 @@ pub mod measure;
 #[cfg(feature = "host")]
 pub mod mount;
 #[cfg(feature = "host")]
+pub mod namespaces;
+#[cfg(feature = "host")]
 pub mod spawn;
 #[cfg(feature = "host")]
 pub mod termination;

@@ -233,7 +233,12 @@ impl Server {
             return;
         };
         if run.record.cleanup.is_none() {
-            let observed = match run.removing.take() {
+            let removing = run.removing.as_ref().map(|(sandbox, _)| *sandbox);
+            if removing.is_some_and(|sandbox| !self.settled(sandbox)) {
+                return;
+            }
+            let removing = self.runs.get_mut(&key).and_then(|run| run.removing.take());
+            let observed = match removing {
                 Some((sandbox, groups)) => self.remove_rest(sandbox, groups),
                 None => crate::remove::nothing_made(),
             };

@@ -226,6 +226,7 @@ impl Server {
             return;
         }
         self.timers.clear(Timer::Ready(key));
+        sandbox.note_namespaces();
         match sandbox.role {
             Role::Run(run) => {
                 sandbox.act(Action::Claim);

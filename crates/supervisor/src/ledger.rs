@@ -39,6 +39,18 @@ pub struct Entry {
     /// Removal did not converge; its resources are quarantined.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stuck: bool,
+    /// What tells whether its namespaces are there, where its removal did not converge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<Marks>,
+}
+
+/// Handles of namespaces and the boot in which they mean something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// Id of the boot.
+    pub boot: String,
+    /// As `leasehold_jail::namespaces::Handles` writes them.
+    pub handles: String,
 }
 
 /// The ledger, by descriptor.
@@ -142,6 +154,7 @@ impl Ledger {
                         supervisor: 0,
                         written_unix_ms: 0,
                         stuck: false,
+                        namespaces: None,
                     }),
             );
         }
@@ -169,6 +182,7 @@ mod tests {
             supervisor: 7,
             written_unix_ms: 8,
             stuck: false,
+            namespaces: None,
         };
         let mut spares = Spares::open(&paths).unwrap();
         ledger.enter(&entry, &mut spares).unwrap();

@@ -15,6 +15,7 @@ mod conclude;
 mod connection;
 mod failpoint;
 mod guest;
+mod held;
 mod heritage;
 pub mod ledger;
 mod left;

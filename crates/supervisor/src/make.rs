@@ -179,6 +179,7 @@ impl Server {
             supervisor: std::process::id(),
             written_unix_ms: unix_ms(),
             stuck: false,
+            namespaces: None,
         };
         let failed = |error: io::Error| stopped("it could not be entered in the ledger", &error);
         let Some(uids) = &mut self.uids else {

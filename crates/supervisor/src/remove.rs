@@ -76,10 +76,8 @@ pub(crate) fn residue(resource: &str, clean: bool, detail: impl Into<String>) ->
     }
 }
 
-/// One row of a resource that nobody looked at. A namespace lives as long as a process is in it, a descriptor
-/// of it is open, or it is mounted: once init is reaped no process of the sandbox lives, since the kernel ends
-/// all that are in a pid namespace before its init can be reaped; what somebody else on the host opened of it
-/// is not looked for, since that is a look at every process of the host.
+/// One row of a resource that nobody looked at: once init is reaped no process of the sandbox lives, since the
+/// kernel ends all that are in a pid namespace before its init can be reaped.
 pub(crate) fn inferred(resource: &str, clean: bool, detail: impl Into<String>) -> Residue {
     Residue {
         inferred: true,
@@ -121,7 +119,9 @@ impl Server {
         sandbox.act(Action::Stop);
         self.timers.clear(Timer::Ready(key));
         if sandbox.dead() || sandbox.overdue {
-            self.remove(key);
+            if self.settled(key) {
+                self.remove(key);
+            }
         } else {
             self.kill_sandbox(key);
         }
@@ -183,7 +183,7 @@ impl Server {
         };
         self.sandbox_ids.remove(&sandbox.id);
         self.dismiss_lookout(key, &mut sandbox);
-        for timer in [Timer::Ready(key), Timer::Bound(key)] {
+        for timer in [Timer::Ready(key), Timer::Bound(key), Timer::Linger(key)] {
             self.timers.clear(timer);
         }
         for socket in [sandbox.init.take(), sandbox.stub.take()]
@@ -198,26 +198,23 @@ impl Server {
         if sandbox.blank.take().is_some() {
             self.records.remove_blank(sandbox.id.as_str());
         }
+        let alive = !groups.processes.clean;
+        let seen = sandbox.seen_namespaces();
+        if !alive {
+            self.log_holders(&sandbox, &seen);
+        }
         if let Some(made) = sandbox.made.take() {
             self.sources.forget(&made.pidfd);
             if sandbox.death.is_none() {
                 self.adopt(made.pid, made.pidfd);
             }
         }
-        let alive = !groups.processes.clean;
-        let namespaces = if alive {
-            "a process may still hold it"
-        } else {
-            "no process of it is left and our descriptors are closed"
-        };
-        let mut rows = vec![
-            groups.processes,
-            groups.cgroups,
-            inferred("mounts", !alive, namespaces),
-            inferred("netns", !alive, namespaces),
-            residue("sockets", true, "our ends are closed"),
-            self.scratch_row(&sandbox.id, sandbox.admitted.image, alive),
-        ];
+        let mut rows = vec![groups.processes, groups.cgroups];
+        rows.extend(seen.rows(alive, residue("sockets", true, "our ends are closed")));
+        let held = rows
+            .iter()
+            .any(|row| row.resource == "mounts" && !row.clean);
+        rows.push(self.scratch_row(&sandbox.id, sandbox.admitted.image, held));
         let clean = rows.iter().all(|row| row.clean);
         rows.push(self.uids_row(&sandbox, clean));
         let observed = Observed { residues: rows };
@@ -240,17 +237,17 @@ impl Server {
         observed
     }
 
-    fn scratch_row(&self, id: &SandboxId, image: bool, alive: bool) -> Residue {
+    fn scratch_row(&self, id: &SandboxId, image: bool, held: bool) -> Residue {
         if self.failpoints.fault("scratch") {
             return residue("scratch", false, "removal failed by a test's wish");
         }
         if !image {
-            let detail = if alive {
-                "held by a process that is left"
+            let detail = if held {
+                "in memory, held with its mount namespace"
             } else {
                 "in memory, freed with its mount namespace"
             };
-            return inferred("scratch", !alive, detail);
+            return inferred("scratch", !held, detail);
         }
         match scratch::remove(&scratch::image_path(&self.paths.scratch(), id)) {
             Ok(()) => residue("scratch", true, "image removed, loop device free"),
@@ -293,6 +290,7 @@ impl Server {
             supervisor: std::process::id(),
             written_unix_ms: unix_ms(),
             stuck: true,
+            namespaces: sandbox.marks(),
         };
         log::line(&format!(
             "sandbox {}: removal is not clean; quarantined",

@@ -9,6 +9,7 @@ use leasehold_core::id::SandboxId;
 use leasehold_core::sandbox::state::{self, Action, State};
 use leasehold_core::spec::SandboxSpec;
 use leasehold_jail::cgroup::{Group, OomWatch};
+use leasehold_jail::namespaces::Handles;
 use leasehold_jail::spawn::Made;
 use leasehold_protocol::guest::{Control, SignalTarget};
 use rustix::process::{WaitId, WaitIdOptions};
@@ -56,6 +57,10 @@ pub(crate) struct Sandbox {
     pub(crate) init: Option<OwnedFd>,
     pub(crate) stub: Option<OwnedFd>,
     pub(crate) made: Option<Made>,
+    /// What tells, after its end, whether its namespaces are there; none where this kernel has none.
+    pub(crate) namespaces: Option<Handles>,
+    /// Since when it is dead and namespaces of it are there all the same.
+    pub(crate) lingers: Option<Instant>,
     /// It waits for the spawner, or the spawner is at it.
     pub(crate) making: bool,
     /// How often it was ordered.
@@ -104,6 +109,8 @@ impl Sandbox {
             init: None,
             stub: None,
             made: None,
+            namespaces: None,
+            lingers: None,
             making: false,
             tries: 0,
             directory: None,

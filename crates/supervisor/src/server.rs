@@ -71,6 +71,8 @@ pub(crate) enum Timer {
     Ready(Key),
     /// A killed sandbox did not die in time.
     Bound(Key),
+    /// Look again whether the namespaces of a dead sandbox are gone.
+    Linger(Key),
     /// A caller did not say hello in time.
     Hello(Key),
     /// The spawner did not answer in time.
@@ -115,6 +117,8 @@ pub(crate) struct Server {
     pub(crate) connections: HashMap<Key, Connection>,
     pub(crate) sandboxes: HashMap<Key, Sandbox>,
     pub(crate) sandbox_ids: HashMap<SandboxId, Key>,
+    /// When the host was last searched for what holds a namespace.
+    pub(crate) searched: Option<Instant>,
     /// Sandboxes whose removal did not converge.
     pub(crate) stuck: BTreeMap<SandboxId, Stuck>,
     /// Sandboxes that wait for the spawner, and those it is at, oldest first.
@@ -201,6 +205,7 @@ impl Server {
             connections: HashMap::new(),
             sandboxes: HashMap::new(),
             sandbox_ids: HashMap::new(),
+            searched: None,
             stuck,
             waiting: VecDeque::new(),
             ordered: VecDeque::new(),
@@ -342,6 +347,7 @@ impl Server {
             Timer::Format(key) => self.on_format_late(key),
             Timer::Ready(key) => self.fail_sandbox(key, "it was not ready within 10 s".to_owned()),
             Timer::Bound(key) => self.on_overdue(key),
+            Timer::Linger(key) => self.on_linger(key),
             Timer::Answer => self.take_answer(),
             Timer::Stuck => self.retry_stuck(),
             Timer::Refill => {}

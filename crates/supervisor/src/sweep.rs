@@ -18,6 +18,7 @@ use leasehold_jail::cgroup::{CgroupError, Cgroups};
 use rustix::process::geteuid;
 use serde::Serialize;
 
+use crate::held::Seen;
 use crate::ledger::{Entry, Ledger};
 use crate::lock::{Lock, LockError};
 use crate::paths::{Paths, PathsError};
@@ -281,22 +282,16 @@ impl Sweeper<'_> {
     pub(crate) fn remove(&self, entry: &Entry, bound: Duration) -> Observed {
         let (processes, cgroups) = self.remove_group(entry, bound);
         let alive = !processes.clean;
-        let detail = if alive {
-            "a process may still hold it"
-        } else {
-            "no process of it is left and its supervisor is dead"
-        };
-        let mut rows = vec![
-            processes,
-            cgroups,
-            inferred("mounts", !alive, detail),
-            inferred("netns", !alive, detail),
-            inferred(
-                "sockets",
-                true,
-                "closed with the supervisor, whose lock was free",
-            ),
-        ];
+        let closed = inferred(
+            "sockets",
+            true,
+            "ours are closed: nobody has its supervisor's lock",
+        );
+        let mut rows = vec![processes, cgroups];
+        rows.extend(Seen::of_entry(entry).rows(alive, closed));
+        let held = rows
+            .iter()
+            .any(|row| row.resource == "mounts" && !row.clean);
         rows.push(if entry.image {
             let path = scratch::image_path(&self.paths.scratch(), &entry.sandbox);
             match scratch::remove(&path) {
@@ -304,11 +299,8 @@ impl Sweeper<'_> {
                 Err(detail) => residue("scratch", false, detail),
             }
         } else {
-            inferred(
-                "scratch",
-                !alive,
-                "in memory, freed with its mount namespace",
-            )
+            let detail = "in memory, freed with its mount namespace";
+            inferred("scratch", !held, detail)
         });
         let clean = rows.iter().all(|row| row.clean);
         rows.push(self.release(entry, clean));

@@ -322,6 +322,22 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Whether this kernel tells if namespaces are gone; says so loudly when a test cannot run for it.
+pub(crate) fn namespaces_are_seen(test: &str) -> bool {
+    let seen = sees_namespaces();
+    if !seen {
+        eprintln!("SKIP {test}: namespaces have no handles before Linux 6.18");
+    }
+    seen
+}
+
+/// The same without a word.
+pub(crate) fn sees_namespaces() -> bool {
+    let flags = rustix::process::PidfdFlags::empty();
+    let own = rustix::process::pidfd_open(rustix::process::getpid(), flags).unwrap();
+    leasehold_jail::namespaces::Handles::of(own).is_ok()
+}
+
 pub(crate) fn run_id(letter: u8) -> RunId {
     RunId::from_entropy(&[letter; 13])
 }
