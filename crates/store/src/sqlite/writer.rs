@@ -293,10 +293,13 @@ impl Desk {
                 1..WORTH_JOBS => rings.recv_timeout(LONG_IDLE),
                 _ => rings.recv_timeout(IDLE),
             };
-            // Whoever rang has put its job into the tray before.
-            rings.try_iter().for_each(drop);
             match rung {
-                Ok(()) => self.empty_tray(),
+                Ok(()) => {
+                    // Whoever rang has put its job into the tray before. A ring that comes after a timeout is
+                    // left for the next turn: dropped here, its job would wait until somebody else rings.
+                    rings.try_iter().for_each(drop);
+                    self.empty_tray();
+                }
                 Err(RecvTimeoutError::Timeout) => self.checkpoint(),
                 Err(RecvTimeoutError::Disconnected) => {
                     self.empty_tray();
