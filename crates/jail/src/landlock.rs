@@ -21,8 +21,13 @@ const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const READ_FILE: u64 = 1 << 2;
 const READ_DIR: u64 = 1 << 3;
+const REMOVE_DIR: u64 = 1 << 4;
+const REMOVE_FILE: u64 = 1 << 5;
 const MAKE_CHAR: u64 = 1 << 6;
+const MAKE_DIR: u64 = 1 << 7;
+const MAKE_REG: u64 = 1 << 8;
 const MAKE_BLOCK: u64 = 1 << 11;
+const MAKE_SYM: u64 = 1 << 12;
 const REFER: u64 = 1 << 13;
 const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
@@ -38,6 +43,18 @@ const SCOPE_SIGNAL: u64 = 1 << 1;
 const READ: u64 = EXECUTE | READ_FILE | READ_DIR;
 const DEVICE: u64 = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV;
 const WRITABLE: u64 = !(MAKE_CHAR | MAKE_BLOCK | IOCTL_DEV);
+
+/// Reading, and with it what makes and changes files, directories and links. No device, pipe or socket is made.
+const BELOW: u64 = READ_FILE | READ_DIR;
+const BELOW_WRITABLE: u64 = BELOW
+    | WRITE_FILE
+    | TRUNCATE
+    | REFER
+    | REMOVE_DIR
+    | REMOVE_FILE
+    | MAKE_DIR
+    | MAKE_REG
+    | MAKE_SYM;
 
 /// Directories a workload may write below. One that is not there cannot be written anyway.
 pub const WRITABLE_DIRECTORIES: [&str; 5] =
@@ -190,28 +207,30 @@ impl Ruleset {
     }
 
     /// Reading files and directories below one place and nothing else: no writing, making, removing
-    /// or executing anywhere. What is open already stays usable. `None` where the kernel has no
-    /// Landlock.
+    /// or executing anywhere, no port, no signal, no abstract socket. What is open already stays usable.
+    /// `None` where the kernel has no Landlock.
     ///
     /// # Errors
     /// When the kernel takes no ruleset or rule.
     pub fn reading(place: BorrowedFd<'_>) -> Result<Option<Self>, LandlockError> {
-        let abi = abi();
-        if abi == 0 {
+        Self::below(place, BELOW)
+    }
+
+    /// The same, and making, changing and removing files, directories and links there.
+    ///
+    /// # Errors
+    /// As [`Ruleset::reading`].
+    pub fn writing(place: BorrowedFd<'_>) -> Result<Option<Self>, LandlockError> {
+        Self::below(place, BELOW_WRITABLE)
+    }
+
+    fn below(place: BorrowedFd<'_>, access: u64) -> Result<Option<Self>, LandlockError> {
+        let Some(set) = Self::nothing(false)? else {
             return Ok(None);
-        }
-        let scoped = match abi {
-            6.. => SCOPE_ABSTRACT_SOCKET | SCOPE_SIGNAL,
-            _ => 0,
         };
-        let set = Self::create(&RulesetAttr {
-            handled_access_fs: handled(abi),
-            handled_access_net: 0,
-            scoped,
-        })?;
-        set.add(place, READ_FILE | READ_DIR)
+        set.add(place, access & handled(abi()))
             .map_err(|source| LandlockError::Rule {
-                path: "the directory to look at",
+                path: "the one directory",
                 source,
             })?;
         Ok(Some(set))

@@ -1,7 +1,7 @@
 //! The only crate with `unsafe`: everything that confines a process.
 //!
 //! What runs inside a sandbox is always compiled: [`seccomp`], [`landlock`], [`caps`], [`rlimit`],
-//! [`posture`], [`lockdown`], [`exec`] and the raw system calls of [`sys`]. What makes sandboxes from outside is behind the
+//! [`posture`], [`lockdown`], [`exec`], [`termination`] and the raw system calls of [`sys`]. What makes sandboxes from outside is behind the
 //! feature `host`. Nothing here decides policy about runs, talks to a daemon or logs.
 
 #[cfg(feature = "host")]
@@ -18,8 +18,6 @@ pub mod mount;
 pub mod namespaces;
 #[cfg(feature = "host")]
 pub mod spawn;
-#[cfg(feature = "host")]
-pub mod termination;
 
 pub mod caps;
 pub mod exec;
@@ -29,3 +27,4 @@ pub mod posture;
 pub mod rlimit;
 pub mod seccomp;
 pub mod sys;
+pub mod termination;

@@ -4,6 +4,8 @@
 //! It is not a process of a sandbox, which takes `posture`, and may be inside one all the same: each step only
 //! takes away. To be called while the process has one thread, before any byte of anybody's is read.
 
+use std::os::fd::BorrowedFd;
+
 use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Uid, getrlimit, set_dumpable_behavior, setrlimit,
 };
@@ -12,7 +14,7 @@ use rustix::thread::{
     set_thread_res_uid,
 };
 
-use crate::landlock::Ruleset;
+use crate::landlock::{LandlockError, Ruleset};
 use crate::posture::{PostureError, step};
 use crate::seccomp::Program;
 use crate::{caps, rlimit};
@@ -20,9 +22,18 @@ use crate::{caps, rlimit};
 /// Ids of nobody.
 const NOBODY: u32 = 65_534;
 
+/// A directory that a program keeps access to.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Opened before, by any way.
+    pub directory: BorrowedFd<'a>,
+    /// Whether it may make, change and remove what is below.
+    pub writable: bool,
+}
+
 /// What such a program is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+#[derive(Debug, Clone, Copy)]
+pub enum Role<'a> {
     /// It compiles one module and ends.
     Compiler,
     /// It runs compiled modules; `files` where runs are given directories.
@@ -32,6 +43,27 @@ pub enum Role {
         /// passed.
         files: bool,
     },
+    /// It runs one module, with one directory or none. Landlock holds it to that.
+    One(Option<Place<'a>>),
+}
+
+impl Role<'_> {
+    fn rules(self) -> Result<Option<Ruleset>, LandlockError> {
+        match self {
+            Role::Compiler | Role::One(None) => Ruleset::nothing(false),
+            Role::Host { files } => Ruleset::nothing(files),
+            Role::One(Some(place)) if place.writable => Ruleset::writing(place.directory),
+            Role::One(Some(place)) => Ruleset::reading(place.directory),
+        }
+    }
+
+    fn program(self) -> Program {
+        match self {
+            Role::Compiler => Program::wasm_compiler(),
+            Role::Host { files } => Program::wasm_host(files),
+            Role::One(place) => Program::wasm_host(place.is_some()),
+        }
+    }
 }
 
 /// What it may use.
@@ -51,7 +83,7 @@ pub struct Bounds {
 ///
 /// # Errors
 /// The first step that failed. The process must end then.
-pub fn lock_down(role: Role, bounds: &Bounds) -> Result<bool, PostureError> {
+pub fn lock_down(role: Role<'_>, bounds: &Bounds) -> Result<bool, PostureError> {
     step("turn off core dumps", rlimit::no_core_dumps())?;
     step("give up new privileges", set_no_new_privs(true))?;
     become_nobody()?;
@@ -68,17 +100,12 @@ pub fn lock_down(role: Role, bounds: &Bounds) -> Result<bool, PostureError> {
             lower(resource, value)?;
         }
     }
-    let rules =
-        Ruleset::nothing(role == Role::Host { files: true }).map_err(PostureError::Landlock)?;
-    let held = rules.is_some() && role != Role::Host { files: true };
+    let rules = role.rules().map_err(PostureError::Landlock)?;
+    let held = rules.is_some() && !matches!(role, Role::Host { files: true });
     if let Some(rules) = rules {
         rules.restrict().map_err(PostureError::Landlock)?;
     }
-    let program = match role {
-        Role::Compiler => Program::wasm_compiler(),
-        Role::Host { files } => Program::wasm_host(files),
-    };
-    program.load().map_err(PostureError::Seccomp)?;
+    role.program().load().map_err(PostureError::Seccomp)?;
     Ok(held)
 }
 

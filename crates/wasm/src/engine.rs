@@ -56,33 +56,38 @@ pub fn compiling(flavour: Flavour) -> Config {
     config
 }
 
-/// How many runs a host holds at one time. Address space is reserved for all of them, memory is not.
+/// What an engine has room for.
 #[cfg(feature = "host")]
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
-    /// Runs at one time.
-    pub runs: u32,
+pub enum Room {
+    /// One run, whose memory is mapped when it is begun.
+    One,
+    /// A pool of slots for so many runs at one time. Address space is reserved for all of them, memory is not.
+    Pool {
+        /// Runs at one time.
+        runs: u32,
+    },
 }
 
 #[cfg(feature = "host")]
 impl Default for Room {
     fn default() -> Self {
-        Self { runs: 64 }
+        Self::Pool { runs: 64 }
     }
 }
 
-/// For the host: a pool of slots whose pages are given back, or set back, after each run.
+/// A pool of slots whose pages are given back, or set back, after each run.
 #[cfg(feature = "host")]
-fn running(flavour: Flavour, room: Room, scan: bool) -> Config {
+fn pool(runs: u32, scan: bool) -> PoolingAllocationConfig {
     const KEPT: usize = 4 << 20;
     const KEPT_SMALL: usize = 64 << 10;
     let mut pool = PoolingAllocationConfig::new();
-    pool.total_component_instances(room.runs)
-        .total_core_instances(room.runs * 32)
-        .total_memories(room.runs * 2)
-        .total_tables(room.runs * 8)
-        .total_stacks(room.runs * 2)
-        .total_gc_heaps(room.runs)
+    pool.total_component_instances(runs)
+        .total_core_instances(runs * 32)
+        .total_memories(runs * 2)
+        .total_tables(runs * 8)
+        .total_stacks(runs * 2)
+        .total_gc_heaps(runs)
         .max_core_instances_per_component(64)
         .max_memories_per_component(8)
         .max_tables_per_component(64)
@@ -98,23 +103,34 @@ fn running(flavour: Flavour, room: Room, scan: bool) -> Config {
         .table_keep_resident(KEPT_SMALL)
         .async_stack_keep_resident(KEPT_SMALL)
         .pagemap_scan(if scan { Enabled::Auto } else { Enabled::No });
+    pool
+}
+
+/// For the host.
+#[cfg(feature = "host")]
+fn running(flavour: Flavour, allocation: InstanceAllocationStrategy) -> Config {
     let mut config = shared(flavour);
     config
         .async_stack_size(ASYNC_STACK_BYTES)
         .wasm_backtrace_max_frames(Some(FRAMES_MAX))
-        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+        .allocation_strategy(allocation);
     #[cfg(feature = "compiler")]
     config.cranelift_nan_canonicalization(flavour == Flavour::Metered);
     config
 }
 
-/// An engine that runs, with its pool. Where the kernel cannot say which pages a run touched (before Linux 6.7, or
+/// An engine that runs. Where the kernel cannot say which pages a run touched (before Linux 6.7, or
 /// without `/proc`), all that were kept are set back.
 ///
 /// # Errors
 /// When the address space cannot be reserved.
 #[cfg(feature = "host")]
 pub(crate) fn engine(flavour: Flavour, room: Room) -> Result<Engine> {
-    Engine::new(&running(flavour, room, true))
-        .or_else(|_| Engine::new(&running(flavour, room, false)))
+    let engine = |allocation| Engine::new(&running(flavour, allocation));
+    match room {
+        Room::One => engine(InstanceAllocationStrategy::OnDemand),
+        Room::Pool { runs } => {
+            engine(pool(runs, true).into()).or_else(|_| engine(pool(runs, false).into()))
+        }
+    }
 }

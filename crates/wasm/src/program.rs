@@ -5,7 +5,9 @@
 #![allow(unsafe_code, reason = "loading machine code has no safe binding")]
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 
 use leasehold_protocol::wasm::{Flavour, Kind};
 use rustix::fs::SealFlags;
@@ -29,9 +31,12 @@ pub enum LoadError {
     /// The file cannot be read.
     #[error("the code cannot be read")]
     Read(#[source] io::Error),
-    /// The code is not of this engine, or asks for what a run is not given.
+    /// The code is not of this engine.
     #[error("the code cannot be used: {0}")]
     Unusable(String),
+    /// The module is no command, or asks for what a run is not given.
+    #[error("the module cannot be run: {0}")]
+    Unfit(String),
     /// No engine on this machine.
     #[error("the engine cannot be set up: {0}")]
     Setup(String),
@@ -43,6 +48,10 @@ fn setup(error: &wasmtime::Error) -> LoadError {
 
 fn unusable(error: &wasmtime::Error) -> LoadError {
     LoadError::Unusable(format!("{error:#}").chars().take(500).collect())
+}
+
+fn unfit(error: &wasmtime::Error) -> LoadError {
+    LoadError::Unfit(format!("{error:#}").chars().take(500).collect())
 }
 
 /// An engine of one flavour, and what programs on it may call.
@@ -112,7 +121,7 @@ impl Loader {
     ///
     /// # Errors
     /// When the file is not sealed, not of this engine and flavour, or imports what there is not.
-    pub fn load(&self, kind: Kind, flavour: Flavour, mut file: File) -> Result<Program, LoadError> {
+    pub fn load(&self, kind: Kind, flavour: Flavour, file: File) -> Result<Program, LoadError> {
         sealed(&file)?;
         let code = match kind {
             Kind::Core => {
@@ -121,23 +130,39 @@ impl Loader {
                 let module = unsafe { Module::deserialize_open_file(&self.engine, file) };
                 let module = module.map_err(|error| unusable(&error))?;
                 let pre = self.core.instantiate_pre(&module);
-                Code::Core(pre.map_err(|error| unusable(&error))?)
+                Code::Core(pre.map_err(|error| unfit(&error))?)
             }
             Kind::Component => {
-                let mut bytes = Vec::new();
-                file.rewind().map_err(LoadError::Read)?;
-                file.read_to_end(&mut bytes).map_err(LoadError::Read)?;
-                // SAFETY: as above; these bytes are a copy of our own.
-                let component = unsafe { Component::deserialize(&self.engine, &bytes) };
-                let component = component.map_err(|error| unusable(&error))?;
+                let component = self.component(&file)?;
                 let pre = self
                     .component
                     .instantiate_pre(&component)
                     .and_then(CommandPre::new);
-                Code::Component(pre.map_err(|error| unusable(&error))?)
+                Code::Component(pre.map_err(|error| unfit(&error))?)
             }
         };
         Ok(Program { code, flavour })
+    }
+}
+
+impl Loader {
+    /// The engine maps a component by name alone, which is the cheapest by far; where nothing can be opened any
+    /// more it is copied.
+    fn component(&self, file: &File) -> Result<Component, LoadError> {
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        if File::open(&name).is_ok() {
+            // SAFETY: as for a module; what the name leads to is that file and no other.
+            let mapped = unsafe { Component::deserialize_file(&self.engine, &name) };
+            return mapped.map_err(|error| unusable(&error));
+        }
+        let length = file.metadata().map_err(LoadError::Read)?.len();
+        // At most `CODE_BYTES_MAX`.
+        let mut bytes = vec![0; length as usize];
+        // Its owner may share the place in the file with other hosts.
+        file.read_exact_at(&mut bytes, 0).map_err(LoadError::Read)?;
+        // SAFETY: as for a module; these bytes are a copy of our own.
+        let copied = unsafe { Component::deserialize(&self.engine, &bytes) };
+        copied.map_err(|error| unusable(&error))
     }
 }
 

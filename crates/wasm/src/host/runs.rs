@@ -6,6 +6,7 @@ use leasehold_protocol::wasm::{CHUNK_MAX, FromHost, Report, STDIN_WINDOW, ToHost
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
+use super::said;
 use super::server::{HostError, Shared};
 use crate::input::Input;
 use crate::output::Output;
@@ -60,20 +61,6 @@ pub(super) fn begin(shared: &Rc<Shared>, program: Program, id: u32, task: Task) 
         shared.runs.borrow_mut().remove(&id);
         shared.report(id, &report);
     });
-}
-
-/// What a panic said.
-fn said(error: tokio::task::JoinError) -> String {
-    match error.try_into_panic() {
-        Ok(panic) => match panic.downcast::<String>() {
-            Ok(text) => *text,
-            Err(other) => other
-                .downcast_ref::<&str>()
-                .map_or("", |text| *text)
-                .to_owned(),
-        },
-        Err(error) => error.to_string(),
-    }
 }
 
 async fn carry(shared: &Shared, kind: FromHost, id: u32, output: &Output) {

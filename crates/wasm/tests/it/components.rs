@@ -10,7 +10,7 @@ use crate::rig::{Rig, limits};
 
 /// A component that exports `wasi:cli/run` with this body, whose answer is 0 for well and 1 for not, and may call
 /// `$exit`, which takes the same.
-fn component(body: &str) -> String {
+pub(crate) fn component(body: &str) -> String {
     format!(
         r#"(component
   (import "wasi:cli/exit@0.2.0" (instance $exit

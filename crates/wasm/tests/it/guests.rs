@@ -60,19 +60,23 @@ pub(crate) fn exits(status: i32) -> String {
     module(&format!("(call $proc_exit (i32.const {status}))"))
 }
 
+/// What computes for ever.
+pub(crate) const SPINS: &str = "(loop $again (br $again))";
+/// What sleeps for an hour in one call.
+pub(crate) const SLEEPS: &str = "
+    (i32.store8 (i32.const 8) (i32.const 0)) ;; a clock
+    (i32.store (i32.const 16) (i32.const 1)) ;; monotonic
+    (i64.store (i32.const 24) (i64.const 3600000000000))
+    (drop (call $poll_oneoff (i32.const 0) (i32.const 128) (i32.const 1) (i32.const 256)))";
+
 /// Computes for ever.
 pub(crate) fn spins() -> String {
-    module("(loop $again (br $again))")
+    module(SPINS)
 }
 
 /// Sleeps for an hour in one call.
 pub(crate) fn sleeps() -> String {
-    module(
-        "(i32.store8 (i32.const 8) (i32.const 0)) ;; a clock
-         (i32.store (i32.const 16) (i32.const 1)) ;; monotonic
-         (i64.store (i32.const 24) (i64.const 3600000000000))
-         (drop (call $poll_oneoff (i32.const 0) (i32.const 128) (i32.const 1) (i32.const 256)))",
-    )
+    module(SLEEPS)
 }
 
 /// Writes 64 KiB at a time, for ever or `times` times.

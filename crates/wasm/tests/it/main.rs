@@ -16,6 +16,7 @@ mod guests;
 mod host;
 mod hostile;
 mod limits;
+mod one;
 mod process;
 mod rig;
 mod streams;

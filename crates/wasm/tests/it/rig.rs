@@ -41,7 +41,7 @@ pub(crate) fn sealed(bytes: &[u8]) -> File {
 
 impl Rig {
     pub(crate) fn new(flavour: Flavour) -> Self {
-        let loader = Loader::new(flavour, Room { runs: 8 }).unwrap();
+        let loader = Loader::new(flavour, Room::Pool { runs: 8 }).unwrap();
         let epochs = Epochs::start(vec![loader.engine().clone()]).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
