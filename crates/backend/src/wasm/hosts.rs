@@ -54,6 +54,8 @@ struct Held {
     spares: Vec<Arc<Host>>,
     /// Being started.
     starting: usize,
+    /// Of these, those that are for a tenant.
+    coming: HashMap<Name, usize>,
     /// Untouched hosts that are wanted; none until somebody needs a host.
     wanted: usize,
     failed: Option<(Instant, PublicError)>,
@@ -110,8 +112,7 @@ impl Hosts {
                     if let Some(seat) = host.take(code, memory) {
                         return Some(Given { seat, warm: false });
                     }
-                    // Not even an empty one has so much room.
-                    return None;
+                    // Others of the tenant were there first.
                 }
                 Next::Wait => tokio::time::timeout_at(until, freed).await.ok()?,
             }
@@ -160,7 +161,8 @@ impl Hosts {
     /// Whether a host may be started for this tenant; `None` where waiting would not help either.
     fn next(&self, tenant: &Name) -> Option<Next> {
         let mut held = self.held();
-        let own = held.tenants.get(tenant).map_or(0, Vec::len);
+        let there = held.tenants.get(tenant).map_or(0, Vec::len);
+        let own = there + held.coming.get(tenant).copied().unwrap_or(0);
         if own >= self.bounds.per_tenant {
             return Some(Next::Wait);
         }
@@ -174,6 +176,7 @@ impl Hosts {
             return Some(Next::Wait);
         }
         held.starting += 1;
+        *held.coming.entry(tenant.clone()).or_default() += 1;
         Some(Next::Start)
     }
 
@@ -184,6 +187,9 @@ impl Hosts {
             let started = start(&self.setup).await;
             let mut held = self.held();
             held.starting -= 1;
+            if let Some(tenant) = &tenant {
+                held.came(tenant);
+            }
             let host = match started {
                 Ok(host) => host,
                 Err(error) => {
@@ -283,6 +289,16 @@ impl Hosts {
 }
 
 impl Held {
+    /// Notes that the start of a host for a tenant is over.
+    fn came(&mut self, tenant: &Name) {
+        if let Some(coming) = self.coming.get_mut(tenant) {
+            *coming -= 1;
+            if *coming == 0 {
+                self.coming.remove(tenant);
+            }
+        }
+    }
+
     fn count(&self) -> usize {
         let owned: usize = self.tenants.values().map(Vec::len).sum();
         owned + self.spares.len() + self.starting

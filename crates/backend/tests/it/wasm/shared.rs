@@ -263,6 +263,36 @@ async fn idle_hosts_make_room_and_are_ended_by_themselves() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_comes_all_at_once_has_no_more_hosts_than_it_may() {
+    let bounds = WasmBounds {
+        hosts_per_tenant: 2,
+        spares: 0,
+        room_wait: Duration::from_secs(60),
+        ..WasmBounds::default()
+    };
+    let test = "a_tenant_that_comes_all_at_once_has_no_more_hosts_than_it_may";
+    let Some(rig) = Rig::bounded(test, &bounds) else {
+        return;
+    };
+    let hello = module(&guests::hello());
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..24 {
+        let order = order(&hello).of("ada");
+        let order = order.limits(|limits| limits.output_bytes = Limit::asked(1_000));
+        let (backend, launch) = (rig.backend.clone(), order.launch);
+        all.spawn(async move { finish(backend.launch(launch).await.unwrap()).await });
+    }
+    let done = all.join_all().await;
+    assert!(
+        done.iter()
+            .all(|done| done.shared() && done.stdout == b"hello\n")
+    );
+    let hosts: BTreeSet<_> = done.iter().map(|done| &done.record.sandbox).collect();
+    assert!(hosts.len() <= 2, "{hosts:?}");
+    assert!(rig.backend.counts().hosts_started <= 2);
+}
+
+#[tokio::test]
 async fn untouched_hosts_are_kept_ready() {
     let Some(rig) = Rig::new("untouched_hosts_are_kept_ready") else {
         return;
