@@ -17,6 +17,7 @@ pub mod environment;
 pub mod evidence;
 pub mod keys;
 pub mod manifest;
+pub mod module;
 pub mod plan;
 pub mod policies;
 pub mod request;

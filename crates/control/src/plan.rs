@@ -6,8 +6,10 @@ use std::sync::Arc;
 use leasehold_core::digest::Digest;
 use leasehold_core::name::Name;
 use leasehold_core::run_contract::RunContract;
-use leasehold_core::spec::{ExecSpec, SandboxSpec};
+use leasehold_core::spec::{ExecSpec, ModuleSpec, SandboxSpec};
 use serde::{Deserialize, Serialize};
+
+use crate::module::ModuleStart;
 
 /// How a tenant's runs share the workers, as the policies that meet say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,10 +50,13 @@ pub struct Start {
     /// another into one fresh tree; a name that is there already is refused. Empty means an empty
     /// workspace.
     pub workspace: Vec<Digest>,
+    /// The WebAssembly module that `exec` names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<ModuleStart>,
 }
 
 impl Start {
-    /// Bytes that somebody sent and that are kept until the run ends: input, variables, arguments.
+    /// Bytes that somebody sent and that are kept until the run ends: input, variables, arguments, script.
     #[must_use]
     pub fn request_bytes(&self) -> u64 {
         let variables = self.exec.env.iter();
@@ -60,7 +65,8 @@ impl Start {
             .sum();
         let arguments: usize = self.exec.argv.iter().map(String::len).sum();
         let input = self.stdin.as_ref().map_or(0, Vec::len);
-        (input + variables + arguments) as u64
+        let script = self.module.as_ref().map_or(0, ModuleStart::request_bytes);
+        (input + variables + arguments + script) as u64
     }
 }
 
@@ -137,6 +143,18 @@ pub struct Plan {
     pub warnings: Vec<String>,
 }
 
+impl Plan {
+    /// The module it runs, and where that is; nothing for a program of the sandbox.
+    #[must_use]
+    pub fn module(&self) -> Option<(&ModuleSpec, &ModuleStart)> {
+        self.start
+            .exec
+            .module
+            .as_ref()
+            .zip(self.start.module.as_ref())
+    }
+}
+
 impl fmt::Debug for Plan {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Plan")
@@ -158,6 +176,7 @@ mod tests {
             exec: ExecSpec::command(["cat"]),
             stdin: Some(bytes.clone()),
             workspace: Vec::new(),
+            module: None,
         };
         let kept = serde_json::to_value(&start).unwrap();
         assert!(kept["stdin"].as_str().unwrap().len() <= bytes.len() * 4 / 3 + 4);

@@ -10,11 +10,12 @@ use leasehold_core::error::PublicError;
 use leasehold_core::isolation::Isolation;
 use leasehold_core::name::{Name, NameError, ToolRef};
 use leasehold_core::policy::{AllowList, Number};
-use leasehold_core::spec::{ARGS_MAX, EXEC_BYTES_MAX, GLOBS_MAX, WorkspaceMode};
+use leasehold_core::spec::{ARGS_MAX, EXEC_BYTES_MAX, GLOBS_MAX, SCRIPT_BYTES_MAX, WorkspaceMode};
 use serde_json::json;
 
 use crate::asked::Asked;
 use crate::manifest::read;
+use crate::module::{Manner, template_name};
 use crate::schema::VALUE_MAX;
 
 /// Largest standard input of a bare command in bytes.
@@ -69,7 +70,43 @@ pub enum What {
         cwd: Option<String>,
         /// What its standard input gives.
         stdin: Option<Vec<u8>>,
+        /// The WebAssembly module that is run with these arguments, in the place of a program.
+        module: Option<ModuleWish>,
     },
+}
+
+/// A WebAssembly module in a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleWish {
+    /// Which.
+    pub from: ModuleFrom,
+    /// How it runs.
+    pub manner: Manner,
+}
+
+/// Where a module comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModuleFrom {
+    /// It was uploaded before, under this digest.
+    Upload(Digest),
+    /// A template of the daemon's host. Its name is the first argument.
+    Template {
+        /// Its name.
+        name: String,
+        /// Text of the script that is named by the first argument behind that.
+        script: Option<String>,
+    },
+}
+
+impl ModuleFrom {
+    /// What a policy's list of commands knows it by: nothing a caller may choose.
+    #[must_use]
+    pub fn command(&self) -> String {
+        match self {
+            Self::Upload(digest) => format!("wasm:{digest}"),
+            Self::Template { name, .. } => format!("wasm:{name}"),
+        }
+    }
 }
 
 /// The tree it works in.
@@ -169,6 +206,7 @@ impl RunRequest {
             argv: argv.into_iter().map(Into::into).collect(),
             cwd: None,
             stdin: None,
+            module: None,
         })
     }
 
@@ -198,10 +236,34 @@ impl RunRequest {
                 "exact": tool.exact,
                 "input": input,
             }),
-            What::Command { argv, cwd, stdin } => json!({
+            What::Command {
+                argv,
+                cwd,
+                stdin,
+                module: None,
+            } => json!({
                 "argv": argv,
                 "cwd": cwd,
                 "stdin": stdin.as_deref().map(Digest::of),
+            }),
+            What::Command {
+                argv,
+                cwd,
+                stdin,
+                module: Some(module),
+            } => json!({
+                "argv": argv,
+                "cwd": cwd,
+                "stdin": stdin.as_deref().map(Digest::of),
+                "module": module.from.command(),
+                "script": match &module.from {
+                    ModuleFrom::Template { script, .. } => {
+                        script.as_ref().map(|text| Digest::of(text.as_bytes()))
+                    }
+                    ModuleFrom::Upload(_) => None,
+                },
+                "deterministic": module.manner.determinism,
+                "fuel": module.manner.fuel,
             }),
         };
         let workspace = match self.workspace {
@@ -258,10 +320,16 @@ fn what(top: &mut Fields<'_>, report: &Report) -> Option<What> {
     let command = top.get("command");
     let input = top.get("input");
     let rest = [top.get("cwd"), top.get("stdin"), top.get("stdin_base64")];
+    let own = ["module", "interpreter", "script", "deterministic", "fuel"];
+    let named = own.map(|name| top.get(name));
+    let is_module = named[0].is_some() || named[1].is_some();
     match (tool, command) {
         (Some(tool), None) => {
             for field in rest.iter().flatten() {
                 field.wrong("goes with `command` alone; a tool gets `input`");
+            }
+            for field in named.iter().flatten() {
+                field.wrong("goes with `command` alone; a tool's manifest says it");
             }
             let input = match input {
                 Some(field) => Some(input_text(&field)?),
@@ -275,10 +343,21 @@ fn what(top: &mut Fields<'_>, report: &Report) -> Option<What> {
                 field.wrong("goes with `tool` alone; a command gets `stdin`");
             }
             let [cwd, text, base64] = rest;
+            if !is_module {
+                for field in named.iter().flatten() {
+                    field.wrong("goes with `module` or `interpreter` alone");
+                }
+            }
+            let mut argv = argv(&command)?;
+            let module = match is_module {
+                true => Some(module_wish(top, &named, &mut argv)?),
+                false => None,
+            };
             Some(What::Command {
-                argv: argv(&command)?,
+                argv,
                 cwd: cwd.and_then(|field| cwd_text(&field)),
                 stdin: stdin(text, base64),
+                module,
             })
         }
         (Some(_), Some(command)) => {
@@ -290,6 +369,55 @@ fn what(top: &mut Fields<'_>, report: &Report) -> Option<What> {
             None
         }
     }
+}
+
+/// The module of a command, and its arguments as the module gets them.
+fn module_wish(
+    top: &mut Fields<'_>,
+    named: &[Option<Field<'_>>; 5],
+    argv: &mut Vec<String>,
+) -> Option<ModuleWish> {
+    let [module, interpreter, script, _, _] = named;
+    let manner = Manner::read(top);
+    let from = match (module, interpreter) {
+        (Some(_), Some(interpreter)) => {
+            interpreter.wrong("goes not with `module`: name one of the two");
+            return None;
+        }
+        (Some(module), None) => {
+            if let Some(script) = script {
+                script.wrong("goes with `interpreter` alone");
+            }
+            ModuleFrom::Upload(module.parsed(128, Digest::parse)?)
+        }
+        (None, interpreter) => {
+            let name = template_name(interpreter.as_ref()?)?;
+            argv.insert(0, name.clone());
+            let script = match script {
+                Some(field) => Some(script_of(field)?),
+                None => None,
+            };
+            ModuleFrom::Template { name, script }
+        }
+    };
+    Some(ModuleWish { from, manner })
+}
+
+fn script_of(field: &Field<'_>) -> Option<String> {
+    let Content::Text(text) = &field.node.content else {
+        field.wrong(format!("{}: expected a text", field.node.shown()));
+        return None;
+    };
+    if text.len() > SCRIPT_BYTES_MAX {
+        let bytes = text.len();
+        field.wrong(format!("{bytes} bytes: most is {SCRIPT_BYTES_MAX}"));
+        return None;
+    }
+    if text.contains('\0') {
+        field.wrong("has a NUL byte");
+        return None;
+    }
+    Some(text.clone())
 }
 
 fn input_text(field: &Field<'_>) -> Option<String> {

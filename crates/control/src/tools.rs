@@ -12,8 +12,10 @@ use leasehold_store::seam::{Change, Store, StoreError, ToolRow, ToolState};
 
 use crate::access;
 use crate::archive::{self, Entry, TOOL_DIR};
+use crate::engine::modules::script_text;
 use crate::engine::parts::Objects;
-use crate::manifest::Manifest;
+use crate::manifest::{Entrypoint, Manifest, WasmEntry};
+use crate::module;
 use crate::plan::OutputCheck;
 use crate::request::ToolWish;
 use crate::schema::Structured;
@@ -50,25 +52,26 @@ pub fn check(manifest: &[u8], package: Option<&[u8]>) -> Result<Publication, Pub
         .hint("leave `package` away; it is filled in at publication"));
     }
     if let Some(bytes) = package {
-        check_package(&manifest, bytes)?;
+        check_package(&mut manifest, bytes)?;
     } else if let Some(file) = manifest.entry_file() {
         return Err(invalid(format!(
             "tool: entrypoint.file: {file:?} is not there: no files came along with the manifest"
         )));
     }
     manifest.package = digest;
+    let warnings = manifest.warnings();
     let canonical = manifest
         .canonical()
         .map_err(|error| invalid(format!("tool: {error}")))?;
     Ok(Publication {
         digest: Digest::of(&canonical),
-        warnings: manifest.warnings(),
+        warnings,
         canonical,
         manifest,
     })
 }
 
-fn check_package(manifest: &Manifest, bytes: &[u8]) -> Result<(), PublicError> {
+fn check_package(manifest: &mut Manifest, bytes: &[u8]) -> Result<(), PublicError> {
     let tree =
         archive::unpack(bytes).map_err(|error| invalid(format!("tool: package: {error}")))?;
     if let Some(name) = tree.keys().find(|name| !archive::is_of_tool(name)) {
@@ -86,6 +89,36 @@ fn check_package(manifest: &Manifest, bytes: &[u8]) -> Result<(), PublicError> {
             "tool: entrypoint.file: {file:?} is not among the tool's files"
         )));
     }
+    match &mut manifest.entrypoint {
+        Entrypoint::Wasm(entry) => check_wasm(entry, tree),
+        Entrypoint::Command { .. } | Entrypoint::Python { .. } | Entrypoint::Image { .. } => Ok(()),
+    }
+}
+
+/// Looks at the module or script of a tool, and fills in what follows from its files.
+fn check_wasm(entry: &mut WasmEntry, mut tree: archive::Tree) -> Result<(), PublicError> {
+    let wrong = |why: String| invalid(format!("tool: entrypoint.file: {:?}: {why}", entry.file));
+    let Some(Entry::File { content, .. }) = tree.remove(&format!("{TOOL_DIR}/{}", entry.file))
+    else {
+        return Err(wrong("it is not among the tool's files".to_owned()));
+    };
+    let digest = Digest::of(&content);
+    if entry.content.is_some_and(|said| said != digest) {
+        let message =
+            "tool: entrypoint.content: it names another file than the one that came along";
+        return Err(invalid(message).hint("leave it away; it is filled in at publication"));
+    }
+    let others = tree
+        .values()
+        .any(|entry| matches!(entry, Entry::File { .. }));
+    match entry.interpreter {
+        None => module::check(&content).map_err(wrong)?,
+        // With other files it runs from the tree, where it may be as long as it likes.
+        Some(_) if !others => drop(script_text(content).map_err(wrong)?),
+        Some(_) => {}
+    }
+    entry.content = Some(digest);
+    entry.tree = others;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use leasehold_core::tenant::Principal;
 use leasehold_store::seam::{Store, StoreError, UploadBounds, UploadRow};
 
 use crate::engine::Engine;
-use crate::request::{RunRequest, WorkspaceWish};
+use crate::request::{ModuleFrom, ModuleWish, RunRequest, What, WorkspaceWish};
 
 /// Most that a tenant may have uploaded at once; what no live run begins with goes a day after it was last
 /// uploaded.
@@ -52,7 +52,7 @@ pub(crate) async fn take(
     Ok(digest)
 }
 
-/// Refuses a request whose workspace begins with what its tenant never uploaded.
+/// Refuses a request whose workspace or module is what its tenant never uploaded.
 ///
 /// # Errors
 /// `invalid` with the field; when the store fails.
@@ -61,16 +61,38 @@ pub(crate) async fn check(
     tenant: &Name,
     request: &RunRequest,
 ) -> Result<(), PublicError> {
-    let WorkspaceWish::Upload(digest) = request.workspace else {
-        return Ok(());
-    };
+    if let WorkspaceWish::Upload(digest) = request.workspace {
+        there(store, tenant, ("workspace.content", "archive"), digest).await?;
+    }
+    if let What::Command {
+        module:
+            Some(ModuleWish {
+                from: ModuleFrom::Upload(digest),
+                ..
+            }),
+        ..
+    } = request.what
+    {
+        there(store, tenant, ("module", "module"), digest).await?;
+    }
+    Ok(())
+}
+
+async fn there(
+    store: &dyn Store,
+    tenant: &Name,
+    (field, what): (&str, &str),
+    digest: Digest,
+) -> Result<(), PublicError> {
     match store.upload(tenant.clone(), digest).await {
         Ok(_) => Ok(()),
         Err(StoreError::NotFound(_)) => Err(PublicError::new(
             ErrorKind::Invalid,
-            format!("workspace.content: {digest}: no such upload"),
+            format!("{field}: {digest}: no such upload"),
         )
-        .hint("upload the archive first, by POST /v1/uploads; it is kept for a day")),
+        .hint(format!(
+            "upload the {what} first, by POST /v1/uploads; it is kept for a day"
+        ))),
         Err(error) => Err(error.public()),
     }
 }

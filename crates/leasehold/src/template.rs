@@ -1,5 +1,6 @@
 //! `leasehold template`: the snapshot templates of this user, built, listed and removed.
 
+use std::path::Path;
 use std::time::Instant;
 
 use leasehold_core::quantity::{format_bytes, format_micros};
@@ -18,7 +19,12 @@ const NAMED_MAX: usize = 8;
 
 /// The templates of this user.
 pub(crate) fn shelf(paths: &Paths) -> Shelf {
-    Shelf::new(paths.state().join("wasm/templates"))
+    shelf_below(paths.state())
+}
+
+/// The templates below a state directory.
+pub(crate) fn shelf_below(state: &Path) -> Shelf {
+    Shelf::new(state.join("wasm/templates"))
 }
 
 /// `leasehold template`.

@@ -162,7 +162,7 @@ pub(crate) async fn artifact(
     download(api, who, run, Source::Artifact(index), query.offset).await
 }
 
-/// An archive that was taken.
+/// An archive or module that was taken.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Uploaded {
     /// Name it by this in a request for a run.
@@ -171,10 +171,11 @@ pub(crate) struct Uploaded {
     bytes: u64,
 }
 
-/// Takes a tar archive that a later run's workspace starts with. The same bytes give the same digest.
+/// Takes what a later run starts with: a tar archive for its workspace, or, as `application/wasm`, the WebAssembly
+/// module that it runs. The same bytes give the same digest.
 #[utoipa::path(
     post, path = "/v1/uploads", tag = "runs",
-    request_body(content = String, content_type = "application/x-tar"),
+    request_body(content((String = "application/x-tar"), (String = "application/wasm"))),
     responses((status = 201, body = Uploaded), (status = "4XX", body = ErrorBody)),
 )]
 pub(crate) async fn upload(
@@ -184,18 +185,22 @@ pub(crate) async fn upload(
     request: Request,
 ) -> Result<(StatusCode, Json<Uploaded>), Refusal> {
     let invalid = |message: String| Refusal::from(PublicError::new(ErrorKind::Invalid, message));
-    if headers
-        .get(header::CONTENT_TYPE)
-        .is_none_or(|kind| kind != "application/x-tar")
-    {
-        return Err(invalid(
-            "`content-type` must be application/x-tar".to_owned(),
-        ));
-    }
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let what = match kind {
+        Some(b"application/x-tar") => "archive",
+        Some(b"application/wasm") => "module",
+        _ => {
+            let message = "`content-type` must be application/x-tar or application/wasm";
+            return Err(invalid(message.to_owned()));
+        }
+    };
     let body = request.into_body();
-    let bytes = whole(body, "archive", UPLOAD_MAX, UPLOAD_PATIENCE).await?;
+    let bytes = whole(body, what, UPLOAD_MAX, UPLOAD_PATIENCE).await?;
     let length = bytes.len() as u64;
-    let digest = api.control.upload(&who, bytes.to_vec()).await?;
+    let digest = match what {
+        "module" => api.control.upload_module(&who, bytes.to_vec()).await?,
+        _ => api.control.upload(&who, bytes.to_vec()).await?,
+    };
     let uploaded = Uploaded {
         digest,
         bytes: length,

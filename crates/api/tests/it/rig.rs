@@ -17,6 +17,7 @@ use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
+use leasehold_control::engine::modules::{NoTemplates, Scripts};
 use leasehold_control::engine::parts::{Doing, NoWorkspaces, Objects, Parts, Settings};
 use leasehold_control::entropy::{Entropy, SystemEntropy};
 use leasehold_control::evidence::Keyring;
@@ -158,6 +159,8 @@ impl Rig {
             checks: Arc::new(StoredChecks(store)),
             vault: Arc::new(Vault::in_memory().unwrap()),
             workspaces: Arc::new(NoWorkspaces),
+            templates: Arc::new(NoTemplates),
+            scripts: Scripts::default(),
             clock,
             entropy: Arc::new(SystemEntropy),
             worker: WorkerId::from_entropy(&SystemEntropy.draw().unwrap()),

@@ -17,13 +17,14 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold_core::digest::Digest;
 use leasehold_core::end::{CancelledBy, EndReason};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::Resource;
 use leasehold_core::sandbox::state::{Action, State};
-use leasehold_core::spec::{SandboxSpec, WorkspaceMode};
+use leasehold_core::spec::{SandboxSpec, Script, WorkspaceMode};
 use tokio::sync::mpsc;
 
 use self::computer::{FakeComputer, Slot};
@@ -32,6 +33,7 @@ use crate::conformance::Rig;
 use crate::error::BackendError;
 use crate::execution::{EVENTS_MAX, Execution};
 use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
+use crate::wasm::Module;
 
 /// Name of this backend.
 pub const NAME: &str = "fake";
@@ -75,6 +77,24 @@ struct World {
     made: u64,
     slots: BTreeMap<SandboxId, Arc<Slot>>,
     runs: BTreeMap<RunId, Arc<Recorded>>,
+    taken: Vec<Taken>,
+}
+
+/// What came with a launch of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Of which run.
+    pub run: RunId,
+    /// Digest of the bytes that were read, whatever was said of them.
+    pub digest: Digest,
+    /// The script.
+    pub script: Option<Script>,
+    /// Standard input.
+    pub input: Option<Vec<u8>>,
+}
+
+fn lacking(error: std::io::Error) -> BackendError {
+    refuse(ErrorKind::Unavailable, error.to_string())
 }
 
 /// What it says that it is.
@@ -154,6 +174,12 @@ impl FakeBackend {
     #[must_use]
     pub fn begun(&self) -> Vec<RunId> {
         locked(&self.world).runs.keys().cloned().collect()
+    }
+
+    /// Modules that came with launches, in order.
+    #[must_use]
+    pub fn taken(&self) -> Vec<Taken> {
+        locked(&self.world).taken.clone()
     }
 
     /// Forgets everything it had, as a supervisor that died does for its runs: those in progress end as
@@ -270,6 +296,17 @@ impl Backend for FakeBackend {
                     let end = Box::new(end);
                     return Err(BackendError::Unrunnable { end, detail });
                 }
+            }
+            if let Some(module) = &launch.module {
+                let file = module.open().await?;
+                let read = Module::of_file(file.try_clone().map_err(lacking)?, u64::MAX);
+                let taken = Taken {
+                    run: launch.run.clone(),
+                    digest: *read.map_err(lacking)?.digest(),
+                    script: launch.script.clone(),
+                    input: launch.input.as_deref().map(<[u8]>::to_vec),
+                };
+                locked(&self.world).taken.push(taken);
             }
             let computer = self
                 .made(launch.sandbox, launch.workspace.is_some())

@@ -54,6 +54,7 @@ pub use self::counts::WasmCounts;
 pub use self::hosts::HostStatus;
 pub use self::module::{Module, ModuleSource};
 pub use self::pace::Pace;
+pub use leasehold_protocol::wasm::Kind;
 
 use self::code::Code;
 use self::codes::Codes;

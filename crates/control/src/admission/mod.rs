@@ -5,6 +5,7 @@
 //! refused and told which document or manifest does not allow it, never given less in silence.
 
 mod authority;
+mod module;
 mod numbers;
 mod offers;
 mod program;
@@ -23,9 +24,10 @@ use leasehold_store::seam::{Store, StoreError, ToolRow, ToolState};
 
 pub use offers::{offer, runtime, unbuilt};
 
+use crate::engine::modules::{Templates, no_template};
 use crate::manifest::{Entrypoint, Manifest};
 use crate::plan::{Plan, Start};
-use crate::request::{RunRequest, What, WorkspaceWish};
+use crate::request::{ModuleFrom, ModuleWish, RunRequest, What, WorkspaceWish};
 use crate::{access, policies, tools, uploads};
 
 /// Everything of the store that a decision rests on.
@@ -35,6 +37,8 @@ pub struct Known {
     pub tool: Option<(ToolRow, Manifest)>,
     /// What the policies come to.
     pub policy: Effective,
+    /// The template that the tool or the request names, by its digest; absent where none is named.
+    pub template: Option<Digest>,
 }
 
 /// Reads what a decision rests on.
@@ -44,6 +48,7 @@ pub struct Known {
 /// be read.
 pub async fn gather(
     store: &dyn Store,
+    templates: &dyn Templates,
     who: &Principal,
     request: &RunRequest,
 ) -> Result<Known, PublicError> {
@@ -74,7 +79,40 @@ pub async fn gather(
     let name = tool.as_ref().map(|(row, _)| &row.tool.tool);
     let scopes = Scope::of_run(&who.tenant, &who.project, &who.name, name);
     let policy = policies::meet(store, scopes).await?;
-    Ok(Known { tool, policy })
+    let template = match interpreter(request, tool.as_ref().map(|(_, manifest)| manifest)) {
+        Some(name) => {
+            let found = templates.find(name.to_owned()).await?;
+            Some(found.ok_or_else(|| no_template(name))?)
+        }
+        None => None,
+    };
+    Ok(Known {
+        tool,
+        policy,
+        template,
+    })
+}
+
+/// The template that a request is for.
+fn interpreter<'a>(request: &'a RunRequest, tool: Option<&'a Manifest>) -> Option<&'a str> {
+    match (&request.what, tool) {
+        (
+            What::Command {
+                module:
+                    Some(ModuleWish {
+                        from: ModuleFrom::Template { name, .. },
+                        ..
+                    }),
+                ..
+            },
+            _,
+        ) => Some(name),
+        (What::Tool { .. }, Some(manifest)) => match &manifest.entrypoint {
+            Entrypoint::Wasm(entry) => entry.interpreter.as_deref(),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn forbidden(message: impl Into<String>) -> PublicError {
@@ -121,8 +159,14 @@ impl<'a> Case<'a> {
 #[must_use]
 pub fn wanted_runtime(known: &Known, request: &RunRequest) -> Runtime {
     match (&request.what, &known.tool) {
+        (
+            What::Command {
+                module: Some(_), ..
+            },
+            _,
+        ) => Runtime::Wasm,
         (What::Tool { .. }, Some((_, manifest))) => match manifest.entrypoint {
-            Entrypoint::Wasm { .. } => Runtime::Wasm,
+            Entrypoint::Wasm(_) => Runtime::Wasm,
             Entrypoint::Command { .. } | Entrypoint::Python { .. } | Entrypoint::Image { .. } => {
                 Runtime::Command
             }
@@ -143,11 +187,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
     let settled = numbers::settle(case, &mut warnings)?;
     let authority = authority::resolve(case, &mut warnings)?;
     let selected = selected(case, trust, &settled.limits, &program, &authority, offers)?;
-    let posture = offers
-        .iter()
-        .filter(|offer| offer.backend == selected.backend)
-        .find_map(|offer| offer.state.as_ref().ok()?.posture)
-        .unwrap_or(Digest::ZERO);
+    let posture = posture(offers, &selected.backend);
     let start = Start {
         sandbox: SandboxSpec {
             limits: settled.limits.clone(),
@@ -158,6 +198,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         exec: program.exec,
         stdin: program.stdin,
         workspace: program.archives,
+        module: program.module,
     };
     let input = start.stdin.as_deref().map(Digest::of);
     let manifest = case.manifest();
@@ -210,6 +251,13 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
     })
 }
 
+/// What the computers of a backend are made of here.
+fn posture(offers: &[Offer], backend: &str) -> Digest {
+    let offered = offers.iter().filter(|offer| offer.backend == backend);
+    let mut postures = offered.filter_map(|offer| offer.state.as_ref().ok()?.posture);
+    postures.next().unwrap_or(Digest::ZERO)
+}
+
 /// Whether tool or command may be run at all, and how far it is trusted.
 fn admitted(case: Case<'_>, warnings: &mut Vec<String>) -> Result<TrustClass, PublicError> {
     let policy = case.policy();
@@ -232,10 +280,13 @@ fn admitted(case: Case<'_>, warnings: &mut Vec<String>) -> Result<TrustClass, Pu
             manifest.trust.map_or(given, |wish| wish.min(given))
         }
         None => {
-            if let What::Command { argv, .. } = &case.request.what {
-                let program = argv.first().map(String::as_str).unwrap_or_default();
+            if let What::Command { argv, module, .. } = &case.request.what {
+                let program = match module {
+                    Some(module) => module.from.command(),
+                    None => argv.first().cloned().unwrap_or_default(),
+                };
                 policy
-                    .allows(AllowList::Commands, program)
+                    .allows(AllowList::Commands, &program)
                     .map_err(denied)?;
             }
             policy.trust_of_commands().0
@@ -342,9 +393,12 @@ fn cache_key(contract: &RunContract, start: &Start) -> Result<Option<Digest>, Pu
         &start.exec.argv,
         &start.exec.artifacts,
     );
-    Digest::of_value(&key)
-        .map(Some)
-        .map_err(|error| internal(&error))
+    // A module's result hangs on nothing else, if it is deterministic; its limits are part of what it sees.
+    let key = match &contract.program {
+        None => Digest::of_value(&key),
+        Some(module) => Digest::of_value(&(key, module, &contract.limits)),
+    };
+    key.map(Some).map_err(|error| internal(&error))
 }
 
 #[cfg(test)]

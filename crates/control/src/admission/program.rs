@@ -6,11 +6,13 @@ use leasehold_core::digest::Digest;
 use leasehold_core::error::PublicError;
 use leasehold_core::policy::AllowList;
 use leasehold_core::run_contract::WorkspaceTerms;
+use leasehold_core::select::Runtime;
 use leasehold_core::spec::{ExecSpec, WorkspaceMode, base_environment};
 
-use super::{Case, denied, invalid};
+use super::{Case, denied, invalid, module};
 use crate::archive::TOOL_DIR;
 use crate::manifest::{Entrypoint, Manifest};
+use crate::module::{ModuleStart, ScriptPlace};
 use crate::request::{What, WorkspaceWish};
 
 /// What runs.
@@ -20,6 +22,7 @@ pub(super) struct Program {
     pub(super) stdin: Option<Vec<u8>>,
     pub(super) workspace: WorkspaceTerms,
     pub(super) archives: Vec<Digest>,
+    pub(super) module: Option<ModuleStart>,
 }
 
 pub(super) fn resolve(case: Case<'_>) -> Result<Program, PublicError> {
@@ -29,11 +32,22 @@ pub(super) fn resolve(case: Case<'_>) -> Result<Program, PublicError> {
             None,
             tool_input(manifest, input.as_deref())?,
         ),
-        (What::Command { argv, cwd, stdin }, _) => (argv.clone(), cwd.clone(), stdin.clone()),
+        (
+            What::Command {
+                argv, cwd, stdin, ..
+            },
+            _,
+        ) => (argv.clone(), cwd.clone(), stdin.clone()),
         (What::Tool { .. }, None) => return Err(invalid("tool: it was not looked up")),
     };
     let (mode, archives, content) = workspace(case)?;
     let artifacts = artifacts(case)?;
+    let (spec, module) = module::resolve(case)?.unzip();
+    if spec.is_some() && cwd.as_deref().is_some_and(|cwd| cwd != "/workspace") {
+        return Err(invalid(
+            "cwd: a WebAssembly module has no working directory but `/workspace`: leave it away",
+        ));
+    }
     let exec = ExecSpec {
         argv,
         env: environment(case)?,
@@ -41,9 +55,16 @@ pub(super) fn resolve(case: Case<'_>) -> Result<Program, PublicError> {
         tty: None,
         stdin: stdin.is_some(),
         artifacts: artifacts.clone(),
-        module: None,
+        module: spec,
     };
     exec.check()?;
+    if let Some(ModuleStart {
+        script: Some(ScriptPlace::Given(script)),
+        ..
+    }) = &module
+    {
+        script.check(&exec.argv)?;
+    }
     Ok(Program {
         exec,
         stdin,
@@ -53,6 +74,7 @@ pub(super) fn resolve(case: Case<'_>) -> Result<Program, PublicError> {
             artifacts,
         },
         archives,
+        module,
     })
 }
 
@@ -64,9 +86,15 @@ fn argv(entrypoint: &Entrypoint) -> Vec<String> {
             .into_iter()
             .chain(args.iter().cloned())
             .collect(),
-        Entrypoint::Wasm { file, args } => std::iter::once(place(file))
-            .chain(args.iter().cloned())
-            .collect(),
+        Entrypoint::Wasm(entry) => {
+            let file = match entry.tree {
+                true => place(&entry.file),
+                false => entry.file.clone(),
+            };
+            let interpreter = entry.interpreter.iter().cloned();
+            let args = entry.args.iter().cloned();
+            interpreter.chain([file]).chain(args).collect()
+        }
     }
 }
 
@@ -89,7 +117,11 @@ fn tool_input(manifest: &Manifest, input: Option<&str>) -> Result<Option<Vec<u8>
 }
 
 fn environment(case: Case<'_>) -> Result<BTreeMap<String, String>, PublicError> {
-    let mut env = base_environment();
+    // A module has what was declared for it alone.
+    let mut env = match super::wanted_runtime(case.known, case.request) {
+        Runtime::Command => base_environment(),
+        Runtime::Wasm => BTreeMap::new(),
+    };
     if let Some(manifest) = case.manifest() {
         env.extend(manifest.environment.clone());
         let refused = case
@@ -134,7 +166,11 @@ fn workspace(case: Case<'_>) -> Result<Tree, PublicError> {
         .allows(AllowList::Workspaces, word)
         .map_err(denied)?;
     let manifest = case.manifest();
-    let package = manifest.and_then(|manifest| manifest.package);
+    let package = manifest.and_then(|manifest| match &manifest.entrypoint {
+        // It is read from where it is kept.
+        Entrypoint::Wasm(entry) if !entry.tree => None,
+        _ => manifest.package,
+    });
     let sent = !matches!(case.request.workspace, WorkspaceWish::Ephemeral);
     if sent && manifest.is_some_and(|manifest| !manifest.filesystem.upload) {
         return Err(invalid(

@@ -1,8 +1,5 @@
 //! What people with rights change and read: tools, policies, tenants, keys, workers, the tenant's log.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
-
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::{Head, TenantEntry};
@@ -11,16 +8,16 @@ use leasehold_core::name::{Name, ToolRef};
 use leasehold_core::policy::{Explained, Level, Scope};
 use leasehold_core::tenant::{Operation, Principal, Tenant};
 use leasehold_store::seam::{KeyRow, ToolRow, ToolState, WorkerRow};
-use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::Control;
 use crate::access::allowed;
 use crate::archive::{self, ARCHIVE_MAX};
 use crate::auth::Token;
+use crate::engine::modules::in_memory;
 use crate::keys::{self, KeyEntropy, KeyOrder};
 use crate::policies::{self, Subject};
 use crate::request::ToolWish;
-use crate::{tenants, tools, uploads};
+use crate::{module, tenants, tools, uploads};
 
 impl Control {
     fn now(&self) -> u64 {
@@ -35,15 +32,27 @@ impl Control {
                 format!("no memory for the upload: {error}"),
             )
         };
-        let memory: OwnedFd =
-            memfd_create("upload", MemfdFlags::CLOEXEC).map_err(|errno| failed(&errno))?;
-        let mut file = File::from(memory);
-        std::io::Write::write_all(&mut file, bytes).map_err(|error| failed(&error))?;
+        let file = in_memory(bytes).map_err(|error| failed(&error))?;
         self.engine
             .parts
             .objects
             .put(file, bytes.len() as u64)
             .await
+    }
+
+    /// Takes a WebAssembly module; gives its digest, for a later request.
+    ///
+    /// # Errors
+    /// `invalid` for bytes that are none, or too many; `quota` when the tenant has uploaded too much.
+    pub async fn upload_module(
+        &self,
+        who: &Principal,
+        bytes: Vec<u8>,
+    ) -> Result<Digest, PublicError> {
+        allowed(who, Operation::Run)?;
+        module::check(&bytes)
+            .map_err(|why| PublicError::new(ErrorKind::Invalid, format!("module: {why}")))?;
+        uploads::take(&self.engine, who, &bytes, self.keep(&bytes)).await
     }
 
     /// Takes a workspace's content as a tar archive; gives its digest, for a later request.

@@ -47,7 +47,13 @@ impl Control {
                 warnings: Vec::new(),
             });
         }
-        let known = admission::gather(parts.store.as_ref(), who, &request).await?;
+        let known = admission::gather(
+            parts.store.as_ref(),
+            parts.templates.as_ref(),
+            who,
+            &request,
+        )
+        .await?;
         let runtime = admission::wanted_runtime(&known, &request);
         let offers = self.offers.get(runtime).await;
         let run = RunId::from_entropy(&parts.entropy.draw()?);

@@ -108,7 +108,13 @@ impl Control {
         };
         let request = RunRequest::command(["true"]);
         let parts = &self.engine.parts;
-        let known = admission::gather(parts.store.as_ref(), &who, &request).await?;
+        let known = admission::gather(
+            parts.store.as_ref(),
+            parts.templates.as_ref(),
+            &who,
+            &request,
+        )
+        .await?;
         let offers = self.offers.get(Runtime::Command).await;
         let case = Case {
             who: &who,

@@ -10,6 +10,7 @@ pub mod failpoint;
 mod floor;
 mod live;
 mod metrics;
+pub mod modules;
 mod outputs;
 pub mod parts;
 mod pen;

@@ -20,6 +20,7 @@ use leasehold_store::objects::ObjectError;
 use leasehold_store::seam::Store;
 
 use super::backends::Backends;
+use super::modules::{Scripts, Templates};
 use super::queue::Bounds;
 use crate::clock::Clock;
 use crate::entropy::Entropy;
@@ -243,6 +244,10 @@ pub struct Parts {
     pub vault: Arc<Vault>,
     /// Trees.
     pub workspaces: Arc<dyn Workspaces>,
+    /// Interpreters in WebAssembly.
+    pub templates: Arc<dyn Templates>,
+    /// Scripts that ran last.
+    pub scripts: Scripts,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Ids.

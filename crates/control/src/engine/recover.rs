@@ -344,6 +344,7 @@ fn nothing() -> Sealed {
             exec: ExecSpec::command([""; 0]),
             stdin: None,
             workspace: Vec::new(),
+            module: None,
         },
         share: Share {
             weight: 1,

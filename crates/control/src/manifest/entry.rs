@@ -4,8 +4,9 @@ use leasehold_core::digest::Digest;
 use leasehold_core::document::{Field, Fields};
 use leasehold_core::spec::ARGS_MAX;
 
-use super::Entrypoint;
+use super::{Entrypoint, WasmEntry};
 use crate::archive;
+use crate::module::{Manner, template_name};
 
 /// Longest argument in bytes.
 const ARGUMENT_MAX: usize = 128 << 10;
@@ -37,10 +38,7 @@ pub(super) fn read(top: &mut Fields<'_>) -> Option<Entrypoint> {
             file,
             args: args(&mut fields),
         }),
-        Kind::Wasm => file(&mut fields, ".wasm").map(|file| Entrypoint::Wasm {
-            file,
-            args: args(&mut fields),
-        }),
+        Kind::Wasm => wasm(&mut fields),
         Kind::Image => {
             let image = fields
                 .need("image", "the digest of an image: sha256:…")
@@ -53,6 +51,32 @@ pub(super) fn read(top: &mut Fields<'_>) -> Option<Entrypoint> {
     };
     fields.close();
     entry
+}
+
+/// A module, or a script with the name of its interpreter.
+fn wasm(fields: &mut Fields<'_>) -> Option<Entrypoint> {
+    let script = fields.has("interpreter");
+    let interpreter = fields
+        .get("interpreter")
+        .and_then(|field| template_name(&field));
+    let file = match script {
+        true => file(fields, ""),
+        false => file(fields, ".wasm"),
+    };
+    let entry = WasmEntry {
+        args: args(fields),
+        manner: Manner::read(fields),
+        content: fields
+            .get("content")
+            .and_then(|field| field.parsed(128, Digest::parse)),
+        tree: fields
+            .get("tree")
+            .and_then(|field| field.bool())
+            .unwrap_or(false),
+        interpreter,
+        file: file?,
+    };
+    Some(Entrypoint::Wasm(entry))
 }
 
 fn words(field: &Field<'_>) -> Vec<String> {

@@ -17,6 +17,7 @@ use leasehold_core::isolation::{Isolation, TrustClass};
 use leasehold_core::name::{Name, ToolRef, Version};
 
 use crate::asked::Asked;
+use crate::module::Manner;
 use crate::schema::Schema;
 
 /// Most items of a list in a manifest.
@@ -37,13 +38,8 @@ pub enum Entrypoint {
         /// Its arguments.
         args: Vec<String>,
     },
-    /// A WebAssembly module or component among the tool's files.
-    Wasm {
-        /// Its name there.
-        file: String,
-        /// Its arguments.
-        args: Vec<String>,
-    },
+    /// A WebAssembly module or component, or a script for one that is an interpreter.
+    Wasm(WasmEntry),
     /// A program of an image.
     Image {
         /// Digest of the image's manifest.
@@ -51,6 +47,23 @@ pub enum Entrypoint {
         /// Program and arguments.
         argv: Vec<String>,
     },
+}
+
+/// A WebAssembly module, or a script for an interpreter in WebAssembly, among the tool's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WasmEntry {
+    /// The name of the file.
+    pub file: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The template that runs the file as a script; absent where the file is the module.
+    pub interpreter: Option<String>,
+    /// How it runs.
+    pub manner: Manner,
+    /// Digest of the file; set when it is published.
+    pub content: Option<Digest>,
+    /// Whether the tool has other files, so that each run needs a tree; set when it is published.
+    pub tree: bool,
 }
 
 /// A credential that a tool needs.
@@ -181,7 +194,9 @@ impl Manifest {
     #[must_use]
     pub fn entry_file(&self) -> Option<&str> {
         match &self.entrypoint {
-            Entrypoint::Python { file, .. } | Entrypoint::Wasm { file, .. } => Some(file),
+            Entrypoint::Python { file, .. } | Entrypoint::Wasm(WasmEntry { file, .. }) => {
+                Some(file)
+            }
             Entrypoint::Command { .. } | Entrypoint::Image { .. } => None,
         }
     }

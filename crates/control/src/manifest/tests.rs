@@ -249,3 +249,60 @@ fn what_is_worth_a_second_look_is_told() {
         .join("\n");
     assert!(loud.contains("environment.set.API_TOKEN"));
 }
+
+#[test]
+fn a_module_and_a_script_read_and_are_written_back() {
+    let of = |entry: &str| {
+        let text = format!("id: a.b\nversion: 1.0.0\nentrypoint: {entry}\ncacheable: true\n");
+        Manifest::parse(text.as_bytes())
+    };
+    for entry in [
+        "{runtime: wasm, file: x.wasm, args: [a], fuel: 5, deterministic: true}",
+        "{runtime: wasm, file: x.wasm, deterministic: {seed: 3, clock: 9}}",
+        "{runtime: wasm, file: tool.py, interpreter: python, tree: true}",
+    ] {
+        let manifest = of(entry).unwrap();
+        let again = Manifest::parse(&manifest.canonical().unwrap()).unwrap();
+        assert_eq!(again, manifest, "{entry}");
+    }
+    for (entry, told) in [
+        ("{runtime: wasm, file: x.py}", "ends in .wasm"),
+        ("{runtime: wasm, file: x.wasm, fuel: 0}", "entrypoint.fuel"),
+        (
+            "{runtime: wasm, file: x.wasm, deterministic: 3}",
+            "entrypoint.deterministic",
+        ),
+        (
+            "{runtime: wasm, file: x.py, interpreter: Python}",
+            "the name of a template",
+        ),
+        ("{runtime: python, file: x.py, fuel: 3}", "fuel"),
+    ] {
+        let error = of(entry).unwrap_err().to_string();
+        assert!(error.contains(told), "{entry}: {error}");
+    }
+}
+
+#[test]
+fn limits_that_mean_nothing_for_a_module_are_told() {
+    let of = |more: &str| {
+        let text =
+            format!("id: a.b\nversion: 1.0.0\nentrypoint: {{runtime: wasm, file: x.wasm}}\n{more}");
+        Manifest::parse(text.as_bytes())
+            .unwrap()
+            .warnings()
+            .join("\n")
+    };
+    let all = of("limits: {pids: 3, disk: 1M, grace: 1s}\ncacheable: true\n");
+    for word in [
+        "limits.pids",
+        "limits.disk",
+        "limits.grace",
+        "cacheable: it sees",
+    ] {
+        assert!(all.contains(word), "{word}: {all}");
+        assert!(!of("").contains(word), "{word}");
+    }
+    let upload = of("limits: {disk: 1M}\nfilesystem: {upload: true}\n");
+    assert!(!upload.contains("limits.disk"), "{upload}");
+}

@@ -3,7 +3,7 @@
 use leasehold_core::isolation::TrustClass;
 use leasehold_core::policy::Number;
 
-use super::{Entrypoint, Manifest};
+use super::{Entrypoint, Manifest, WasmEntry};
 use crate::environment::sounds_secret;
 
 pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
@@ -45,10 +45,7 @@ pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
         "sandbox.trust: a wish alone; a policy must say the same under `trust.tools`",
     );
     warn(
-        matches!(
-            manifest.entrypoint,
-            Entrypoint::Wasm { .. } | Entrypoint::Image { .. }
-        ),
+        matches!(manifest.entrypoint, Entrypoint::Image { .. }),
         "entrypoint.runtime: no backend of this build runs it yet",
     );
     warn(
@@ -63,6 +60,9 @@ pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
         !manifest.filesystem.allow.is_empty() || !manifest.filesystem.read_only.is_empty(),
         "filesystem: no backend of this build holds rules on single paths yet; it will not be started",
     );
+    if let Entrypoint::Wasm(entry) = &manifest.entrypoint {
+        warnings.extend(of_wasm(manifest, entry));
+    }
     for name in manifest
         .environment
         .keys()
@@ -72,5 +72,39 @@ pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
             "environment.set.{name}: its value is public here; a secret belongs under `credentials`"
         ));
     }
+    warnings
+}
+
+/// What means nothing for WebAssembly, or something else than for a program.
+fn of_wasm(manifest: &Manifest, entry: &WasmEntry) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut warn = |when: bool, text: &str| {
+        if when {
+            warnings.push(text.to_owned());
+        }
+    };
+    let asked = |number| manifest.limits.get(number).is_some();
+    let tree = entry.tree || manifest.filesystem.upload;
+    warn(
+        asked(Number::Pids),
+        "limits.pids: means nothing here: a module starts no process",
+    );
+    warn(
+        !tree && (asked(Number::Disk) || asked(Number::Inodes)),
+        "limits.disk, limits.inodes: mean nothing here: the tool has no tree to write to",
+    );
+    warn(
+        asked(Number::Grace),
+        "limits.grace: means nothing here: a module is not asked to end, it is ended",
+    );
+    warn(
+        entry.tree,
+        "entrypoint: there are files beside the one that runs: each run gets them as a tree, which takes a sandbox \
+         of its own; with no other file in the folder it starts in a fraction of the time",
+    );
+    warn(
+        manifest.cacheable && entry.manner.determinism.is_none(),
+        "cacheable: it sees clocks and random numbers; `entrypoint.deterministic: true` fixes both",
+    );
     warnings
 }

@@ -96,7 +96,16 @@ fn entrypoint(entrypoint: &Entrypoint) -> Value {
         Entrypoint::Python { file, args } => {
             json!({"runtime": "python", "file": file, "args": args})
         }
-        Entrypoint::Wasm { file, args } => json!({"runtime": "wasm", "file": file, "args": args}),
+        Entrypoint::Wasm(entry) => json!({
+            "runtime": "wasm",
+            "file": entry.file,
+            "args": entry.args,
+            "interpreter": entry.interpreter,
+            "deterministic": entry.manner.determinism_value(),
+            "fuel": entry.manner.fuel,
+            "content": entry.content,
+            "tree": entry.tree,
+        }),
         Entrypoint::Image { image, argv } => {
             json!({"runtime": "image", "image": image, "argv": argv})
         }

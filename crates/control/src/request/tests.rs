@@ -24,6 +24,7 @@ fn a_full_request_reaches_its_fields() {
             argv: vec!["sh".into(), "-c".into(), "true".into()],
             cwd: Some("/workspace".into()),
             stdin: Some(b"x".to_vec()),
+            module: None,
         }
     );
     for (number, value) in [
@@ -187,4 +188,100 @@ fn equal_requests_have_one_digest_and_every_field_is_in_it() {
         digest(r#"{"tool":"a"}"#),
         digest(r#"{"tool":"a","input":null}"#.replace("null", "{}").as_str())
     );
+}
+
+#[test]
+fn a_module_comes_by_digest_or_as_a_template_with_a_script() {
+    let digest = Digest::of(b"wasm");
+    let wish = |text: &str| match read(text).what {
+        What::Command {
+            argv,
+            module: Some(module),
+            ..
+        } => (argv, module),
+        other => panic!("{other:?}"),
+    };
+    let (argv, module) = wish(&format!(
+        r#"{{"module":"{digest}","command":["x.wasm","a"],"fuel":9,"deterministic":true}}"#
+    ));
+    assert_eq!(argv, ["x.wasm", "a"]);
+    assert_eq!(module.from, ModuleFrom::Upload(digest));
+    let fixed = leasehold_core::spec::Determinism::of_seed(0);
+    assert_eq!(
+        (module.manner.fuel, module.manner.determinism),
+        (Some(9), Some(fixed))
+    );
+    let (argv, module) = wish(
+        r#"{"interpreter":"python","command":["a.py","x"],"script":"print(1)","deterministic":{"seed":7}}"#,
+    );
+    assert_eq!(argv, ["python", "a.py", "x"]);
+    assert_eq!(module.manner.determinism.unwrap().seed, 7);
+    let ModuleFrom::Template { name, script } = module.from else {
+        panic!("{module:?}");
+    };
+    assert_eq!(
+        (name.as_str(), script.as_deref()),
+        ("python", Some("print(1)"))
+    );
+}
+
+#[test]
+fn what_goes_with_no_module_is_told() {
+    let digest = Digest::of(b"wasm");
+    let long = "x".repeat(leasehold_core::spec::SCRIPT_BYTES_MAX + 1);
+    for (text, told) in [
+        (
+            r#"{"command":["a"],"fuel":1}"#.to_owned(),
+            "fuel: goes with `module` or",
+        ),
+        (
+            r#"{"tool":"a.b","fuel":1}"#.to_owned(),
+            "fuel: goes with `command` alone",
+        ),
+        (
+            format!(r#"{{"command":["a"],"module":"{digest}","interpreter":"python"}}"#),
+            "goes not with `module`",
+        ),
+        (
+            format!(r#"{{"command":["a"],"module":"{digest}","script":"x"}}"#),
+            "script: goes with `interpreter` alone",
+        ),
+        (
+            format!(r#"{{"command":["a"],"module":"{digest}","fuel":0}}"#),
+            "fuel: 0: expected a whole number from 1",
+        ),
+        (
+            r#"{"command":["a"],"interpreter":"../x"}"#.to_owned(),
+            "expected the name of a template",
+        ),
+        (
+            format!(r#"{{"command":["a"],"interpreter":"python","script":"{long}"}}"#),
+            "script: 524289 bytes: most is 524288",
+        ),
+        (format!(r#"{{"module":"{digest}"}}"#), "nothing to run"),
+    ] {
+        let error = RunRequest::parse(text.as_bytes()).unwrap_err();
+        assert!(error.message.contains(told), "{told}: {error}");
+    }
+}
+
+/// Another module, script, seed or fuel is another request.
+#[test]
+fn a_module_and_how_it_runs_are_in_the_digest_of_a_request() {
+    let mut seen = std::collections::BTreeSet::new();
+    for more in [
+        "",
+        r#","interpreter":"python""#,
+        r#","interpreter":"javascript""#,
+        r#","interpreter":"python","script":"1""#,
+        r#","interpreter":"python","script":"2""#,
+        r#","interpreter":"python","fuel":1"#,
+        r#","interpreter":"python","deterministic":true"#,
+        r#","interpreter":"python","deterministic":{"clock":1}"#,
+    ] {
+        let digest = read(&format!(r#"{{"command":["a"]{more}}}"#))
+            .digest()
+            .unwrap();
+        assert!(seen.insert(digest), "{more}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use leasehold_control::admission::{Case, gather, resolve, unbuilt};
 use leasehold_control::archive::{self, Entry};
+use leasehold_control::engine::modules::NoTemplates;
 use leasehold_control::engine::parts::{Doing, Objects};
 use leasehold_control::request::{RunRequest, ToolWish};
 use leasehold_control::{policies, tenants, tools};
@@ -69,7 +70,7 @@ async fn admit(
     request: &str,
 ) -> Result<leasehold_control::plan::Plan, leasehold_core::error::PublicError> {
     let request = RunRequest::parse(request.as_bytes())?;
-    let known = gather(&scratch.store, who, &request).await?;
+    let known = gather(&scratch.store, &NoTemplates, who, &request).await?;
     let case = Case {
         who,
         request: &request,

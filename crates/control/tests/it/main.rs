@@ -13,6 +13,7 @@ mod evidence;
 mod fence;
 mod kept;
 mod keys;
+mod modules;
 mod process;
 mod remote;
 mod restart;

@@ -12,6 +12,7 @@ use leasehold_control::control::{Control, Until};
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::failpoint::Failpoints;
+use leasehold_control::engine::modules::{NoTemplates, Scripts};
 use leasehold_control::engine::parts::{Checks, Doing, NoWorkspaces, Parts, Settings};
 use leasehold_control::engine::queue::Bounds;
 use leasehold_control::entropy::SystemEntropy;
@@ -160,6 +161,7 @@ impl Draft {
                 exec,
                 stdin: None,
                 workspace: Vec::new(),
+                module: None,
             },
             share: Share {
                 weight: 1,
@@ -260,6 +262,8 @@ impl World {
             checks: Arc::new(NoChecks),
             vault: Arc::new(Vault::open(&self.dir.join("vault")).unwrap()),
             workspaces: Arc::new(NoWorkspaces),
+            templates: Arc::new(NoTemplates),
+            scripts: Scripts::default(),
             clock: Arc::new(self.clock),
             entropy: Arc::new(SystemEntropy),
             worker: WorkerId::from_entropy(&[3; 13]),

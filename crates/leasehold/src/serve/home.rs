@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use leasehold_control::entropy::{Entropy, SystemEntropy};
 use leasehold_core::id::WorkerId;
 use leasehold_supervisor::paths::Paths;
+use leasehold_template::shelf::Shelf;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,16 @@ impl Home {
     /// Trees that workspaces begin with.
     pub(crate) fn trees(&self) -> PathBuf {
         self.own().join("trees")
+    }
+
+    /// Compiled modules: those of the command line, too.
+    pub(crate) fn wasm(&self) -> PathBuf {
+        self.state.join("wasm")
+    }
+
+    /// Snapshot templates: those of the command line.
+    pub(crate) fn templates(&self) -> Shelf {
+        crate::template::shelf_below(&self.state)
     }
 
     /// The keys that sign evidence.

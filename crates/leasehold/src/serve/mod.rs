@@ -8,6 +8,7 @@ mod door;
 pub(crate) mod home;
 mod local;
 mod parts;
+mod wasm;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::failpoint::Failpoints;
+use leasehold_control::engine::modules::Scripts;
 use leasehold_control::engine::parts::{Parts, Settings};
 use leasehold_control::engine::queue::Bounds;
 use leasehold_control::entropy::SystemEntropy;
@@ -36,7 +38,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::config::Config;
 use self::door::Width;
 use self::home::Home;
-use self::parts::{Stored, Trees};
+use self::parts::{Shelved, Stored, Trees};
+use self::wasm::LateWasm;
 use crate::cli::daemon::ServeFlags;
 use crate::fault::Fault;
 use crate::{place, voice};
@@ -93,11 +96,14 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
     let engine = Engine::start(Parts {
         store: store.clone(),
         objects: Arc::new(Stored(objects)),
-        backends: Backends::of(Arc::new(backend)),
+        backends: Backends::of(Arc::new(backend.clone()))
+            .with(Arc::new(LateWasm::new(backend, home.wasm()))),
         sealer: Arc::new(Signer::new(Arc::new(keyring), clock.clone())),
         checks: Arc::new(StoredChecks(store)),
         vault: Arc::new(vault),
         workspaces: Arc::new(trees),
+        templates: Arc::new(Shelved(home.templates())),
+        scripts: Scripts::default(),
         clock,
         entropy: Arc::new(SystemEntropy),
         worker: home.worker_id()?,

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold_control::archive::{self, ARCHIVE_MAX, Entry, Tree};
+use leasehold_control::engine::modules::Templates;
 use leasehold_control::engine::parts::{Doing, Objects, Workspaces};
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::RunId;
 use leasehold_store::objects::{ObjectError, READ_MAX};
+use leasehold_template::shelf::{Shelf, Template};
 
 /// Bytes of a file that are read at once.
 const PIECE: usize = 256 << 10;
@@ -94,6 +96,47 @@ impl Objects for Stored {
         Box::pin(async move {
             let gone = self.0.delete(&digest, spared).await;
             gone.map_err(|error| public(&error))
+        })
+    }
+}
+
+/// Snapshot templates of this user.
+#[derive(Clone)]
+pub(crate) struct Shelved(pub(crate) Shelf);
+
+impl Shelved {
+    /// One template, looked up where it does not hold up others.
+    async fn look(&self, name: String) -> Result<Option<Template>, PublicError> {
+        let shelf = self.0.clone();
+        let found = tokio::task::spawn_blocking(move || shelf.find(&name)).await;
+        let found = found.map_err(|error| failed("looking for a template", &error))?;
+        found.map_err(|error| failed("looking for a template", &error))
+    }
+}
+
+impl Templates for Shelved {
+    fn find(&self, name: String) -> Doing<'_, Option<Digest>> {
+        Box::pin(async move {
+            let found = self.look(name).await?;
+            let digest = |template: Template| {
+                let hex = template.manifest.component.sha256;
+                Digest::parse(&format!("sha256:{hex}"))
+                    .map_err(|error| failed("reading a template's digest", &error))
+            };
+            found.map(digest).transpose()
+        })
+    }
+
+    fn open(&self, name: String) -> Doing<'_, File> {
+        Box::pin(async move {
+            let gone = || {
+                let message = format!("the template `{name}` is not there any more");
+                PublicError::new(ErrorKind::Unsupported, message)
+            };
+            let template = self.look(name.clone()).await?.ok_or_else(gone)?;
+            template
+                .open()
+                .map_err(|error| failed("opening a template", &error))
         })
     }
 }

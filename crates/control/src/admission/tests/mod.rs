@@ -13,6 +13,7 @@ use super::*;
 use crate::policies::{built_in_text, check};
 
 mod authority;
+mod modules;
 mod numbers;
 
 fn name(text: &str) -> Name {
@@ -115,7 +116,11 @@ impl Try {
     fn new(tool: Option<(ToolRow, Manifest)>, policy: Effective) -> Self {
         Self {
             who: who("default", &["*"]),
-            known: Known { tool, policy },
+            known: Known {
+                tool,
+                policy,
+                template: None,
+            },
             offers: offers(),
         }
     }

@@ -107,11 +107,15 @@ impl Task {
     ) -> Result<Execution, BackendError> {
         let mut exec = self.plan.start.exec.clone();
         exec.stdin |= self.plan.start.stdin.is_some();
+        let parts = &self.engine.parts;
+        let script = parts.script(&self.plan).await?;
         let stdin = self.plan.start.stdin.as_deref();
         let input = stdin.filter(|_| exec.module.is_some()).map(Into::into);
         let launch = Launch {
             workspace,
             input,
+            module: parts.module(&self.plan),
+            script,
             tenant: Some(self.plan.contract.tenant.clone()),
             ..Launch::new(self.id(), sandbox, exec)
         };

@@ -104,6 +104,19 @@ pub(super) fn name_content(
     Ok(())
 }
 
+/// A run that is admitted names the module it runs, if that was uploaded: any other is kept otherwise.
+pub(super) fn name_module(
+    conn: &Connection,
+    tenant: &Name,
+    run: i64,
+    module: &Digest,
+) -> Result<()> {
+    match name_content(conn, tenant, run, module) {
+        Err(StoreError::NotFound(_)) => Ok(()),
+        named => named,
+    }
+}
+
 /// A run that ended names what it left, each for its time, and what it began with no more.
 pub(super) fn name_results(conn: &Connection, id: i64, outcome: &Outcome) -> Result<()> {
     conn.prepare_cached("DELETE FROM names WHERE run = ? AND kind = 'content'")?

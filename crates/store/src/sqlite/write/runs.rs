@@ -23,6 +23,10 @@ struct Terms {
     retention: Value,
     #[serde(default)]
     workspace: Value,
+    #[serde(default)]
+    program: Value,
+    #[serde(default)]
+    tool: Value,
 }
 
 /// An admission with what could be computed before its transaction.
@@ -34,6 +38,8 @@ pub(in crate::sqlite) struct Prepared {
     retain_ms: u64,
     /// The upload that its workspace begins with.
     content: Option<Digest>,
+    /// The module of a bare command, which may have been uploaded.
+    module: Option<Digest>,
 }
 
 impl Prepared {
@@ -52,14 +58,18 @@ impl Prepared {
         }
         let terms: Terms = serde_json::from_slice(&admission.contract).unwrap_or_default();
         let retain_s = terms.retention["record_s"].as_u64().unwrap_or(u64::MAX);
+        let digest = |value: &Value| {
+            let parsed = value.as_str().map(Digest::parse).transpose();
+            parsed.map_err(|error| super::super::error::damaged("a digest", error))
+        };
         Ok(Self {
             first: Written::new(first.clone())?,
             contract,
-            content: terms.workspace["content"]
-                .as_str()
-                .map(Digest::parse)
-                .transpose()
-                .map_err(|error| super::super::error::damaged("a digest", error))?,
+            content: digest(&terms.workspace["content"])?,
+            module: match terms.tool.is_null() {
+                true => digest(&terms.program["digest"])?,
+                false => None,
+            },
             retain_ms: retain_s.saturating_mul(1_000),
             admission,
         })
@@ -103,6 +113,9 @@ pub(in crate::sqlite) fn admit(conn: &Connection, prepared: &Prepared) -> Result
     }
     if let Some(content) = &prepared.content {
         objects::name_content(conn, &admission.tenant, id, content)?;
+    }
+    if let Some(module) = &prepared.module {
+        objects::name_module(conn, &admission.tenant, id, module)?;
     }
     prepared.first.insert(conn, id)?;
     let opened = TenantFact::RunOpened {

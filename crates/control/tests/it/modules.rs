@@ -1,0 +1,258 @@
+//! Tools and requests in WebAssembly through the whole control plane, at a backend that notes what it was given.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use leasehold_backend::fake::FakeBackend;
+use leasehold_control::archive::{self, Entry};
+use leasehold_control::control::Control;
+use leasehold_control::engine::Engine;
+use leasehold_control::engine::modules::Templates;
+use leasehold_control::engine::parts::Doing;
+use leasehold_control::request::RunRequest;
+use leasehold_core::digest::Digest;
+use leasehold_core::end::EndReason;
+use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::event::TenantFact;
+use leasehold_core::isolation::Isolation;
+use leasehold_core::tenant::{Principal, Role, Tenant};
+use leasehold_store::seam::{Change, RunRow, Store};
+
+use crate::world::{World, end, name, sealed, who};
+
+const CORE: &[u8] = b"\0asm\x01\0\0\0rest";
+const TEMPLATE: &[u8] = b"\0asm\x0d\0\x01\0template";
+
+/// One template, `python`.
+struct Python;
+
+impl Templates for Python {
+    fn find(&self, name: String) -> Doing<'_, Option<Digest>> {
+        let found = (name == "python").then(|| Digest::of(TEMPLATE));
+        Box::pin(std::future::ready(Ok(found)))
+    }
+
+    fn open(&self, _: String) -> Doing<'_, File> {
+        Box::pin(async {
+            let file = rustix::fs::memfd_create("template", rustix::fs::MemfdFlags::CLOEXEC);
+            let mut file = File::from(file.unwrap());
+            std::io::Write::write_all(&mut file, TEMPLATE).unwrap();
+            Ok(file)
+        })
+    }
+}
+
+struct Rig {
+    world: World,
+    wasm: FakeBackend,
+    control: Control,
+}
+
+fn operator() -> Principal {
+    Principal {
+        role: Role::Operator,
+        ..who("default")
+    }
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let world = World::new().await;
+        let row = Tenant {
+            name: name("default"),
+            created_unix_ms: 1,
+            suspended: false,
+            projects: vec![name("default")],
+        };
+        let change = (Change::CreateTenant(row), TenantFact::TenantCreated);
+        let changed = world.store.change(name("default"), None, 1, vec![change]);
+        changed.await.unwrap();
+        let wasm = FakeBackend::called("wasm", Isolation::Wasm);
+        let mut parts = world.parts(4);
+        parts.backends = parts.backends.with(Arc::new(wasm.clone()));
+        parts.templates = Arc::new(Python);
+        let control = Control::new(Engine::start(parts).await.unwrap());
+        let policy = "version: 1\nallow: {tools: inherit, commands: inherit, permissions: inherit, egress: inherit, \
+                      credentials: inherit, workspaces: inherit, trust: inherit, backends: inherit, placement: inherit}\n\
+                      trust: {commands: first_party, tools: {t.one: first_party}}\n";
+        let scope = "platform/tenant/default";
+        let put = control.put_policy(&operator(), scope, policy).await;
+        put.unwrap();
+        Self {
+            world,
+            wasm,
+            control,
+        }
+    }
+
+    async fn publish(
+        &self,
+        version: &str,
+        entry: &str,
+        files: &[(&str, &[u8])],
+    ) -> Result<Vec<String>, PublicError> {
+        let tree = files.iter().map(|(name, content)| {
+            let entry = Entry::File {
+                executable: false,
+                content: content.to_vec(),
+            };
+            (format!(".tool/{name}"), entry)
+        });
+        let mut tree: archive::Tree = tree.collect();
+        tree.insert(".tool".to_owned(), Entry::Folder);
+        let package = archive::pack(&tree).unwrap();
+        let manifest = format!(
+            "id: t.one\nversion: {version}\nsandbox: {{trust: first_party}}\nentrypoint: {{runtime: wasm, {entry}}}\n"
+        );
+        let me = who("default");
+        let published = self
+            .control
+            .publish_tool(&me, manifest.as_bytes(), Some(&package));
+        published.await.map(|(_, warnings)| warnings)
+    }
+
+    async fn run(&self, request: &str) -> Result<RunRow, PublicError> {
+        let me = who("default");
+        let request = RunRequest::parse(request.as_bytes())?;
+        let submitted = self.control.submit(&me, request, None, None).await?;
+        Ok(sealed(&self.control, "default", &submitted.row.run).await)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_module_is_no_tool() {
+    let rig = Rig::new().await;
+    let bad: &[(&str, &[u8], &str)] = &[
+        ("file: x.wasm", b"#!/bin/sh", "magic number"),
+        ("file: x.wasm", b"\0asm", "magic number"),
+        ("file: x.wasm", b"", "magic number"),
+        ("file: x.py, interpreter: python", b"\xff", "not UTF-8"),
+        (
+            "file: x.py, interpreter: python",
+            &[b'x'; 600 << 10],
+            "most is 524288",
+        ),
+    ];
+    for (entry, content, told) in bad {
+        let file = entry.split([' ', ',']).nth(1).unwrap();
+        let error = rig.publish("1.0.0", entry, &[(file, content)]).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.message.contains(told), "{error}");
+    }
+    let other = format!("file: x.wasm, content: \"{}\"", Digest::of(b"other"));
+    let error = rig.publish("1.0.0", &other, &[("x.wasm", CORE)]).await;
+    assert!(error.unwrap_err().message.contains("entrypoint.content"));
+    rig.publish("1.0.0", "file: x.wasm", &[("x.wasm", CORE)])
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bytes_of_a_tools_module_reach_its_backend_and_its_input_with_them() {
+    let rig = Rig::new().await;
+    rig.publish("1.0.0", "file: x.wasm, args: [a]", &[("x.wasm", CORE)])
+        .await
+        .unwrap();
+    let row = rig
+        .run(r#"{"tool":"t.one","input":{"a":1}}"#)
+        .await
+        .unwrap();
+    assert_eq!(end(&row), EndReason::Completed);
+    let taken = rig.wasm.taken();
+    assert_eq!(
+        (&taken[0].run, taken[0].digest),
+        (&row.run, Digest::of(CORE))
+    );
+    assert_eq!(taken[0].input.as_deref(), Some(br#"{"a":1}"#.as_slice()));
+    assert_eq!(rig.world.backend.begun(), []);
+    let contract = rig.control.contract(&who("default"), &row.run).await;
+    let contract = contract.unwrap();
+    assert_eq!(contract.program.unwrap().digest, Digest::of(CORE));
+    assert_eq!(contract.selected.backend, "wasm");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_reaches_its_template_and_a_missing_template_is_told_with_the_mend() {
+    let rig = Rig::new().await;
+    let script = b"print(1)".as_slice();
+    let entry = "file: tool.py, interpreter: python";
+    rig.publish("1.0.0", entry, &[("tool.py", script)])
+        .await
+        .unwrap();
+    // The second time it is not read from the archive.
+    for _ in 0..2 {
+        rig.run(r#"{"tool":"t.one"}"#).await.unwrap();
+    }
+    for taken in rig.wasm.taken() {
+        assert_eq!(taken.digest, Digest::of(TEMPLATE));
+        assert_eq!(taken.script.unwrap().text, "print(1)");
+    }
+    let entry = "file: tool.rb, interpreter: ruby";
+    rig.publish("2.0.0", entry, &[("tool.rb", script)])
+        .await
+        .unwrap();
+    let error = rig.run(r#"{"tool":"t.one"}"#).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unsupported);
+    assert_eq!(error.message, "there is no template `ruby` on this host");
+    let hint = error.hint.unwrap();
+    assert!(
+        hint.ends_with("leasehold template build --wasm ruby"),
+        "{hint}"
+    );
+    let request = r#"{"interpreter":"python","command":["a.py","x"],"script":"print(2)"}"#;
+    let row = rig.run(request).await.unwrap();
+    let taken = rig.wasm.taken();
+    let script = taken.last().unwrap().script.clone().unwrap();
+    let contract = rig.control.contract(&who("default"), &row.run).await;
+    let contract = contract.unwrap();
+    assert_eq!(contract.argv, ["python", "a.py", "x"]);
+    assert_eq!(
+        script.argv(&contract.argv),
+        ["python", "--script", "a.py", "print(2)", "x"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uploaded_module_is_its_tenants_alone() {
+    let rig = Rig::new().await;
+    let me = who("default");
+    let refused = rig.control.upload_module(&me, b"#!/bin/sh".to_vec()).await;
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid);
+    let request = |digest: &Digest| format!(r#"{{"module":"{digest}","command":["x"]}}"#);
+    let theirs = [CORE, b"theirs"].concat();
+    let theirs = rig
+        .control
+        .upload_module(&who("acme"), theirs)
+        .await
+        .unwrap();
+    let error = rig.run(&request(&theirs)).await.unwrap_err();
+    assert!(error.message.contains("no such upload"), "{error}");
+    let mine = rig.control.upload_module(&me, CORE.to_vec()).await.unwrap();
+    let row = rig.run(&request(&mine)).await.unwrap();
+    assert_eq!(end(&row), EndReason::Completed);
+    assert_eq!(rig.wasm.taken().last().unwrap().digest, mine);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deterministic_pure_tool_is_answered_from_what_is_kept() {
+    let rig = Rig::new().await;
+    let manifest = "file: x.wasm, deterministic: true}\ncacheable: true\nretry: {attempts: 1";
+    rig.publish("1.0.0", manifest, &[("x.wasm", CORE)])
+        .await
+        .unwrap();
+    let first = rig.run(r#"{"tool":"t.one","input":1}"#).await.unwrap();
+    let again = rig.run(r#"{"tool":"t.one","input":1}"#).await.unwrap();
+    rig.run(r#"{"tool":"t.one","input":2}"#).await.unwrap();
+    assert_eq!(rig.wasm.begun().len(), 2);
+    let stdout = |row: &RunRow| row.outcome.as_ref().unwrap().stdout.unwrap().digest;
+    assert_eq!(stdout(&first), stdout(&again));
+    // Another version has another module.
+    let other = [CORE, b"2"].concat();
+    let manifest = "file: x.wasm, deterministic: true}\ncacheable: true\nretry: {attempts: 1";
+    rig.publish("1.0.1", manifest, &[("x.wasm", &other)])
+        .await
+        .unwrap();
+    rig.run(r#"{"tool":"t.one","input":1}"#).await.unwrap();
+    assert_eq!(rig.wasm.begun().len(), 3);
+}
