@@ -122,6 +122,16 @@ impl RunView {
     }
 }
 
+/// What went wrong, with what the host of a module says of it.
+fn of_outcome(outcome: &Outcome, is_tool: bool) -> Option<ErrorObject> {
+    let (_, mut object) = of_end(&outcome.end, is_tool)?;
+    let module = outcome.module.as_ref();
+    if let Some(detail) = module.and_then(|module| module.detail.as_ref()) {
+        object.message = format!("{}: {detail}", object.message);
+    }
+    Some(object)
+}
+
 impl From<RunRow> for RunView {
     fn from(row: RunRow) -> Self {
         let own = format!("/v1/runs/{}", row.run);
@@ -137,8 +147,7 @@ impl From<RunRow> for RunView {
         let error = row
             .outcome
             .as_ref()
-            .and_then(|outcome| of_end(&outcome.end, row.tool.is_some()))
-            .map(|(_, object)| object);
+            .and_then(|outcome| of_outcome(outcome, row.tool.is_some()));
         Self {
             run: row.run,
             tenant: row.tenant,
