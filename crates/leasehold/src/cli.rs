@@ -163,10 +163,12 @@ Examples:
   leasehold run -- python3 -c 'print(6*7)'
   leasehold run --memory 256M --timeout 30s --workspace . -- make test
   leasehold run --workspace data:ro --artifact 'out/*.csv' --out . -- sh job.sh
+  leasehold run --isolation wasm -- tool.wasm in.txt
+  leasehold run --interpreter python -- script.py
   leasehold run -it -- bash")]
 pub(crate) struct RunFlags {
     /// The command and its arguments, after `--`
-    #[arg(last = true, required_unless_present = "tool", value_name = "CMD")]
+    #[arg(last = true, required_unless_present_any = ["tool", "interpreter"], value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
     /// Run a published tool instead of a command: NAME or NAME@VERSION (needs a daemon)
     #[arg(long, value_name = "TOOL", group = "leaves", conflicts_with_all = ["command", "alone", "tty", "workdir"])]
@@ -208,6 +210,17 @@ pub(crate) struct RunFlags {
     /// Use a pre-warmed interpreter: python
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) warm: Option<String>,
+    /// Run a script, or code, with an interpreter in WebAssembly: python, javascript, or the name of
+    /// a template of your own (`leasehold template`)
+    #[arg(long, value_name = "NAME", conflicts_with = "tool")]
+    pub(crate) interpreter: Option<String>,
+    /// WebAssembly: at most so many instructions, as the engine weighs them
+    #[arg(long, value_name = "COUNT", conflicts_with = "tool")]
+    pub(crate) fuel: Option<String>,
+    /// WebAssembly: fixed clocks and random numbers of a seed, so that equal input gives equal output
+    /// [default SEED: 0]
+    #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true, conflicts_with = "tool")]
+    pub(crate) deterministic: Option<Option<u64>>,
     /// Print the record as JSON at the end instead of the command's output
     #[arg(long)]
     pub(crate) json: bool,
@@ -358,7 +371,7 @@ pub(crate) struct DoctorFlags {
 /// `leasehold bench`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchFlags {
-    /// Which backend: process
+    /// Which backend: process or wasm
     #[arg(default_value = "process")]
     pub(crate) backend: String,
     /// Runs of each measured thing, interleaved
@@ -367,7 +380,7 @@ pub(crate) struct BenchFlags {
     /// Seconds of the sustained part
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) sustain: u32,
-    /// Only these parts: latency, service, concurrency, sustain, memory, python, sweep
+    /// Only these parts of process: latency, service, concurrency, sustain, memory, python, sweep
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// As JSON

@@ -37,6 +37,12 @@ pub(crate) const SCOPE: Variable = Variable {
     what: "auto (default): ask systemd for control groups where none can be made; off: never",
 };
 
+/// Where the programs for WebAssembly are.
+pub(crate) const WASM_DIR: Variable = Variable {
+    name: "LEASEHOLD_WASM_DIR",
+    what: "directory of the programs for WebAssembly (else wasm/ beside this one)",
+};
+
 /// Which daemon is meant.
 pub(crate) const URL: Variable = Variable {
     name: "LEASEHOLD_URL",
@@ -110,7 +116,7 @@ pub(crate) const TERM: Variable = Variable {
 };
 
 /// The registry.
-pub(crate) const ALL: [Variable; 15] = [
+pub(crate) const ALL: [Variable; 16] = [
     URL,
     API_KEY,
     LISTEN,
@@ -122,6 +128,7 @@ pub(crate) const ALL: [Variable; 15] = [
     KEEP_BYTES,
     KEEP_RECORDS,
     SCOPE,
+    WASM_DIR,
     XDG_STATE_HOME,
     XDG_RUNTIME_DIR,
     HOME,

@@ -1,16 +1,21 @@
 //! `leasehold template`: the snapshot templates of this user, built, listed and removed.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
+use leasehold_backend::wasm::Module;
+use leasehold_core::digest::Digest;
 use leasehold_core::quantity::{format_bytes, format_micros};
+use leasehold_protocol::wasm::Flavour;
 use leasehold_supervisor::paths::Paths;
-use leasehold_template::shelf::Shelf;
+use leasehold_template::shelf::{Shelf, Template};
 use leasehold_template::{BuildError, Interpreter, Manifest, Packages, Places, Recipe};
 use serde::Serialize;
 
 use crate::cli::template::{BuildFlags, TemplateCommand};
 use crate::fault::Fault;
+use crate::run::supply;
 use crate::voice::clean;
 use crate::{place, table, voice};
 
@@ -113,8 +118,89 @@ fn build(paths: &Paths, flags: &BuildFlags) -> Result<u8, Fault> {
             let more = manifest.left.len() - NAMED_MAX;
             voice::note(&format!("and {more} more: leasehold template ls --json"));
         }
+        compile(paths, &manifest);
     }
     Ok(0)
+}
+
+/// Has it compiled, so that the first run need not wait for that. A template that was built and cannot be
+/// compiled here now is one all the same, and its first run says why.
+fn compile(paths: &Paths, manifest: &Manifest) {
+    let begun = Instant::now();
+    let compiled = (|| -> Result<(), Fault> {
+        let backend = supply::backend(paths)?;
+        let (digest, file) = open(&shelf(paths), &manifest.name)?;
+        let module = Module::known(digest, file);
+        let prepared = supply::wait(async {
+            let prepared = backend.prepare(&module, Flavour::Plain, None);
+            prepared.await
+        })?;
+        prepared
+            .map(drop)
+            .map_err(|error| Fault::from(error.public()))
+    })();
+    match compiled {
+        Ok(()) => {
+            let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+            voice::note(&format!(
+                "{} is compiled, in {}",
+                manifest.name,
+                format_micros(micros)
+            ));
+        }
+        Err(fault) => {
+            voice::note(&format!(
+                "it is not compiled yet: {}",
+                clean(&fault.chain())
+            ));
+            if let Some(mend) = fault.mend() {
+                voice::hint(mend);
+            }
+        }
+    }
+}
+
+/// The component of a template with its digest, which is not looked at before it must be compiled.
+///
+/// # Errors
+/// When there is no such template, or it cannot be used.
+pub(crate) fn open(shelf: &Shelf, name: &str) -> Result<(Digest, File), Fault> {
+    let template = find(shelf, name)?;
+    let broken = |error: &dyn std::error::Error| {
+        Fault::host(format!("the template `{name}` cannot be used"))
+            .because(error)
+            .hint(format!(
+                "leasehold template build --wasm {name} --again builds it again"
+            ))
+    };
+    let digest = format!("sha256:{}", template.manifest.component.sha256);
+    let digest = Digest::parse(&digest).map_err(|error| broken(&error))?;
+    let file = template.open().map_err(|error| broken(&error))?;
+    Ok((digest, file))
+}
+
+/// The template of this name.
+///
+/// # Errors
+/// When there is none, with what there is.
+pub(crate) fn find(shelf: &Shelf, name: &str) -> Result<Template, Fault> {
+    let found = shelf.find(name).map_err(|error| fault(&error))?;
+    if let Some(template) = found {
+        return Ok(template);
+    }
+    let there: Vec<String> = shelf
+        .all()
+        .map(|(found, _)| found.into_iter().map(|each| each.manifest.name).collect())
+        .unwrap_or_default();
+    let there = match there.as_slice() {
+        [] => "none is".to_owned(),
+        names => names.join(", "),
+    };
+    let fault = Fault::usage(format!("no template `{}` is there ({there})", clean(name)));
+    Err(match Interpreter::of(name) {
+        Some(_) => fault.hint(format!("leasehold template build --wasm {name}")),
+        None => fault.hint("leasehold template ls"),
+    })
 }
 
 /// What is to be built, checked before anything is.

@@ -130,6 +130,25 @@ impl Shelf {
         Ok((found, odd))
     }
 
+    /// Puts a copy of a template into another folder, which is made where it is not there; false where there is
+    /// no such template.
+    ///
+    /// # Errors
+    /// When the name can be none, or it cannot be copied.
+    pub fn lend(&self, name: &str, to: &Self) -> Result<bool, BuildError> {
+        if self.find(name)?.is_none() {
+            return Ok(false);
+        }
+        fs::create_dir_all(&to.folder).map_err(file("create", &to.folder))?;
+        // The manifest last: without it there is no template.
+        for ending in ["wasm", "json"] {
+            let name = format!("{name}.{ending}");
+            let target = to.folder.join(&name);
+            fs::copy(self.folder.join(&name), &target).map_err(file("copy to", &target))?;
+        }
+        Ok(true)
+    }
+
     /// Removes the template of this name; whether there was one, or a part of one. Runs that have it go on.
     ///
     /// # Errors
@@ -196,6 +215,9 @@ mod tests {
             all.into_iter().map(|each| each.manifest.name).collect()
         };
         assert_eq!(names(&shelf), ["a", "b"]);
+        let other = Shelf::new(folder.path().join("other"));
+        assert!(shelf.lend("a", &other).unwrap() && !shelf.lend("none", &other).unwrap());
+        assert_eq!(names(&other), ["a"]);
         assert!(shelf.remove("a").unwrap());
         assert_eq!(names(&shelf), ["b"]);
         // What was cut is not given out.

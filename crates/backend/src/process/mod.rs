@@ -274,7 +274,7 @@ pub(crate) struct Supply<'a> {
 }
 
 /// The request for a run, and the descriptors of its program.
-fn ordered(
+pub(crate) fn ordered(
     run: RunId,
     target: Target,
     exec: ExecSpec,

@@ -71,6 +71,16 @@ impl Module {
         })
     }
 
+    /// A file whose digest is known, which is not read until it must be compiled, and refused then if its bytes
+    /// are others.
+    #[must_use]
+    pub fn known(digest: Digest, file: File) -> Self {
+        Self {
+            digest,
+            source: Source::File(Arc::new(file)),
+        }
+    }
+
     /// A module whose digest is known and whose bytes are opened when they are needed.
     #[must_use]
     pub fn asked(digest: Digest, source: Arc<dyn ModuleSource>) -> Self {

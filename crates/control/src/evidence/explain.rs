@@ -9,7 +9,7 @@ use leasehold_core::limits::Resource;
 use leasehold_core::outcome::{Outcome, StoredStream};
 use leasehold_core::record::Observed;
 use leasehold_core::run_contract::RunContract;
-use leasehold_core::spec::WorkspaceMode;
+use leasehold_core::spec::{ModuleSpec, WorkspaceMode};
 
 use super::bundle::Bundle;
 use super::components::{boundary, trusted};
@@ -133,6 +133,12 @@ impl<'a> Story<'a> {
         daemon.or(local).map_or(&[], Vec::as_slice)
     }
 
+    fn module(&self) -> Option<&ModuleSpec> {
+        let daemon = self.contract.as_ref().map(|contract| &contract.program);
+        let local = self.computer.as_ref().map(|computer| &computer.program);
+        daemon.or(local)?.as_ref()
+    }
+
     fn begin(&self, out: &mut Vec<String>) {
         let bundle = self.bundle;
         out.push(format!("run {} of tenant {}", bundle.run, bundle.tenant));
@@ -147,8 +153,31 @@ impl<'a> Story<'a> {
             out.push(format!("   tool {tool}"));
         }
         out.push(format!("   command {}", words(self.argv())));
+        if let Some(module) = self.module() {
+            let script = module.script.map_or_else(String::new, |digest| {
+                format!(", an interpreter; its script is {digest}")
+            });
+            out.push(format!(
+                "   of the WebAssembly module {}, {}{script}",
+                plain(&module.name),
+                module.digest
+            ));
+            if let Some(how) = module.determinism {
+                out.push(format!(
+                    "   deterministic: random numbers of the seed {}, fixed clocks",
+                    how.seed
+                ));
+            }
+        }
         let end = &self.outcome().end;
         out.push(format!("   it ended: {}", plain(&end.phrase())));
+        let report = self.outcome().module.as_ref();
+        if let Some(report) = report.filter(|report| !report.backtrace.is_empty()) {
+            out.push(format!(
+                "   in its functions, innermost first: {}",
+                words(&report.backtrace)
+            ));
+        }
     }
 
     fn boundary(&self, out: &mut Vec<String>) {
@@ -182,6 +211,18 @@ impl<'a> Story<'a> {
             plain(&posture.seccomp_sha256),
             posture.landlock_abi
         ));
+        if let Some(host) = &posture.host {
+            out.push(format!(
+                "   in it a WebAssembly host that confines itself: {}, program {}, seccomp {}, keeps {}",
+                plain(&host.engine),
+                host.program,
+                plain(&host.seccomp_sha256),
+                match host.places.is_empty() {
+                    true => "no directory".to_owned(),
+                    false => words(&host.places),
+                }
+            ));
+        }
         match posture.missing.is_empty() {
             true => out.push("   no control of the hardening list was missing".to_owned()),
             false => out.push(format!(

@@ -10,6 +10,7 @@
 //! - `starting`: what a supervisor has of its starter.
 //! - `daemon`: the daemon, killed, crowded, starved and lied to.
 //! - `probes_*`: hostile guests, by the number of the probe they answer.
+//! - `modules`: WebAssembly: modules, interpreters and templates; `guests` are those of the crate `wasm`.
 //! - `record`: reading records in assertions; no tests.
 //!
 //! Every test takes an [`leasehold_e2e::Instance`] of its own, so all may run at once. A test that
@@ -24,6 +25,10 @@
 mod crash;
 mod daemon;
 mod ends;
+#[path = "../../../wasm/tests/it/guests.rs"]
+#[allow(dead_code, reason = "each crate uses some of them")]
+mod guests;
+mod modules;
 mod probes_escape;
 mod probes_files;
 mod probes_resource;

@@ -12,6 +12,7 @@ mod floor;
 mod ground;
 mod latency;
 mod memory;
+mod modules;
 mod orphans;
 mod peer;
 mod program;
@@ -61,17 +62,20 @@ impl Interrupt {
 /// # Errors
 /// When the flags are wrong or something of ours fails. A bar that is missed is no error.
 pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
-    if flags.backend != "process" {
-        return Err(Fault::usage(format!(
-            "there is no backend {:?} to measure: known is process",
-            flags.backend
-        )));
-    }
+    let parts: &[&str] = match flags.backend.as_str() {
+        "process" => &PARTS,
+        "wasm" => &["modules"],
+        other => {
+            return Err(Fault::usage(format!(
+                "there is no backend {other:?} to measure: known are process and wasm"
+            )));
+        }
+    };
     for part in &flags.only {
-        if !PARTS.contains(&part.as_str()) {
+        if !parts.contains(&part.as_str()) {
             return Err(Fault::usage(format!(
                 "`--only` is {part:?}: known are {}",
-                PARTS.join(", ")
+                parts.join(", ")
             )));
         }
     }
@@ -86,9 +90,9 @@ pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
     let signals =
         Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
     let interrupt = Interrupt(signals);
-    let mut report = Report::new();
+    let mut report = Report::new(&flags.backend);
     let ground = Ground::default();
-    for part in PARTS {
+    for part in parts.iter().copied() {
         if !flags.only.is_empty() && !flags.only.iter().any(|only| only == part) {
             continue;
         }
@@ -99,6 +103,7 @@ pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
             "concurrency" => crowd::bursts(flags.runs, &ground, &interrupt, &mut report)?,
             "sustain" => crowd::sustained(flags.sustain, &ground, &interrupt, &mut report)?,
             "memory" => memory::measure(&ground, &interrupt, &mut report)?,
+            "modules" => modules::measure(flags.runs, &ground, &interrupt, &mut report)?,
             "python" => python::measure(flags.runs, &ground, &interrupt, &mut report)?,
             _ => orphans::measure(&ground, &interrupt, &mut report)?,
         }

@@ -50,6 +50,7 @@ fn file_system(path: &std::path::Path) -> String {
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
+    backend: String,
     host: Host,
     rows: Vec<Row>,
     bars: Vec<Bar>,
@@ -57,8 +58,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report of this machine.
-    pub(crate) fn new() -> Self {
+    /// An empty report of a backend on this machine.
+    pub(crate) fn new(backend: &str) -> Self {
         let since = std::time::SystemTime::UNIX_EPOCH
             .elapsed()
             .unwrap_or_default();
@@ -66,6 +67,7 @@ impl Report {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {
+            backend: backend.to_owned(),
             host: Host {
                 kernel: kernel.trim().to_owned(),
                 cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -113,7 +115,8 @@ impl Report {
     pub(crate) fn page(&self) -> String {
         let host = &self.host;
         let mut text = format!(
-            "process backend · leasehold {} ({} build) · Linux {} · {} cores · {} user · load {} · records on {}\n\n",
+            "{} backend · leasehold {} ({} build) · Linux {} · {} cores · {} user · load {} · records on {}\n\n",
+            self.backend,
             host.program,
             host.build,
             host.kernel,
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_was_not_run_is_said_with_its_reason() {
-        let mut report = Report::new();
+        let mut report = Report::new("process");
         report.row("crun", Err("refuses hybrid hosts".to_owned()));
         report.bar(Bar::judge("x", Ok(2.0), Must::AtMost(1.0), ""));
         let page = report.page();

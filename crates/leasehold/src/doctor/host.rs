@@ -47,7 +47,6 @@ pub(crate) fn other_backends(facts: &Facts) -> Vec<Check> {
         " (and /dev/kvm cannot be opened)"
     };
     [
-        ("wasm", String::new()),
         ("container", found),
         ("gvisor", runsc.to_owned()),
         ("microvm", kvm.to_owned()),
@@ -383,6 +382,6 @@ mod tests {
         };
         let lines = other_backends(&facts);
         assert!(lines.iter().all(|line| line.state == State::NotHere));
-        assert!(lines[1].why.contains("runc is installed"));
+        assert!(lines[0].why.contains("runc is installed"));
     }
 }

@@ -11,6 +11,7 @@ mod groups;
 mod host;
 mod limits;
 mod mend;
+mod modules;
 mod report;
 mod timing;
 mod ward;
@@ -38,13 +39,17 @@ pub(crate) fn main(flags: &DoctorFlags) -> Result<u8, Fault> {
     let mut report = Report::new(&facts, groups.layout());
     match ward {
         Some(ward) => probe(&facts, ward, begun, &mut report),
-        None => report.checks.push(Check::new(
-            Section::Backends,
-            "process",
-            State::Unclear,
-            "not tried, as asked with --no-probes",
-        )),
+        None => report.checks.extend([
+            Check::new(
+                Section::Backends,
+                "process",
+                State::Unclear,
+                "not tried, as asked with --no-probes",
+            ),
+            modules::backend(None),
+        ]),
     }
+    report.checks.push(modules::templates());
     let groups = groups.checks(&facts, report.refusal("memory"));
     report.checks.extend(host::other_backends(&facts));
     report.checks.extend(host::checks(&facts));
@@ -67,6 +72,7 @@ fn probe(facts: &Facts, ward: Result<Ward, Fault>, begun: Instant, report: &mut 
             if works {
                 report.checks.extend(limits::checks(facts, &mut ward));
                 report.timings.extend(timing::runs(&mut ward));
+                report.checks.push(modules::backend(Some(&ward)));
             }
             report.checks.push(ward.close());
         }

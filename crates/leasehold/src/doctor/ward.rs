@@ -64,9 +64,13 @@ impl Ward {
             runs: 0,
             unclean: Vec::new(),
         };
-        let paths = Paths::new(&ward.directory.join("state"), &ward.directory.join("run"));
-        ward.client = Some(place::connect_or_start(&paths)?);
+        ward.client = Some(place::connect_or_start(&ward.paths())?);
         Ok(ward)
+    }
+
+    /// Its directories.
+    pub(super) fn paths(&self) -> Paths {
+        Paths::new(&self.directory.join("state"), &self.directory.join("run"))
     }
 
     /// The supervisor's process.

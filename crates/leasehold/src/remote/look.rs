@@ -11,6 +11,7 @@ use super::runs::{self, Printer, Reader, end_of, follow, output_bytes, status, t
 use super::{Frame, Remote, text};
 use crate::cli::{AttachFlags, LogsFlags, ShowFlags};
 use crate::fault::Fault;
+use crate::run::module;
 use crate::run::screen::Screen;
 use crate::show::when;
 use crate::voice::{self, clean};
@@ -62,14 +63,13 @@ fn page(view: &Value, contract: &Value) -> String {
     let whose = format!("{}/{}", text(&view["tenant"]), text(&view["project"]));
     line("tenant", whose);
     line("asked by", text(&view["principal"]));
-    line(
-        "accepted",
-        view["accepted_unix_ms"]
-            .as_u64()
-            .map_or_else(String::new, when),
-    );
+    let accepted = view["accepted_unix_ms"].as_u64();
+    line("accepted", accepted.map_or_else(String::new, when));
     line("tool", text(&view["tool"]));
     line("command", words(&contract["argv"]));
+    for (name, told) in of_module(&contract["program"], &view["outcome"]["module"]) {
+        line(name, told);
+    }
     let selected = &contract["selected"];
     line(
         "boundary",
@@ -113,6 +113,23 @@ fn page(view: &Value, contract: &Value) -> String {
     }
     line("contract", text(&view["contract"]));
     page
+}
+
+/// What is told of a module and of what its host saw.
+fn of_module(program: &Value, report: &Value) -> Vec<(&'static str, String)> {
+    let mut told = Vec::new();
+    if let Ok(program) = serde_json::from_value(program.clone()) {
+        told.push(("module", module::program(&program)));
+    }
+    if let Ok(report) = serde_json::from_value(report.clone()) {
+        told.push(("in it", module::used(&report)));
+        told.extend(
+            module::notes(&report)
+                .into_iter()
+                .map(|note| ("note", note)),
+        );
+    }
+    told
 }
 
 /// Follows a run from its first byte and returns its exit status.

@@ -141,12 +141,8 @@ fn sealed(remote: &Remote, run: &RunId) -> Result<Value, Fault> {
     }
 }
 
-/// The request, and the ticket of the directory that was passed beside it.
-fn body(
-    remote: &Remote,
-    flags: &RunFlags,
-    caller: &Caller<'_>,
-) -> Result<(Value, Option<String>), Fault> {
+/// What does not go through a daemon.
+fn check(flags: &RunFlags) -> Result<(), Fault> {
     if flags.tty {
         return Err(Fault::usage("`--tty` does not go through a daemon")
             .hint("add --alone to run it without the daemon"));
@@ -158,12 +154,28 @@ fn body(
         ))
         .hint("add --alone, or name the boundary with --isolation"));
     }
+    if flags.tool.is_none() && crate::run::program::wanted(flags) {
+        return Err(
+            Fault::usage("a WebAssembly module does not go through a daemon yet")
+                .hint("add --alone to run it without the daemon, or publish it as a tool"),
+        );
+    }
     if flags.warm.is_some() || flags.limits.allow_unenforced {
         return Err(Fault::usage(
             "`--warm` and `--allow-unenforced` are for runs without a daemon",
         )
         .hint("add --alone"));
     }
+    Ok(())
+}
+
+/// The request, and the ticket of the directory that was passed beside it.
+fn body(
+    remote: &Remote,
+    flags: &RunFlags,
+    caller: &Caller<'_>,
+) -> Result<(Value, Option<String>), Fault> {
+    check(flags)?;
     let mut body = Map::new();
     match &flags.tool {
         Some(tool) => {

@@ -170,6 +170,11 @@ pub(crate) fn tell(run: &Value, total_micros: u64) {
             format_micros(total_micros)
         ),
     };
+    if let Ok(report) = serde_json::from_value(run["outcome"]["module"].clone()) {
+        for note in crate::run::module::notes(&report) {
+            voice::note(&note);
+        }
+    }
     let used = serde_json::from_value(run["outcome"]["usage"].clone())
         .map_or_else(|_| String::new(), |usage| crate::run::summary::used(&usage));
     let used = if used.is_empty() {

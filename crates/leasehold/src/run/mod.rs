@@ -5,11 +5,14 @@
 
 pub(crate) mod export;
 pub(crate) mod follow;
+pub(crate) mod module;
+pub(crate) mod program;
 pub(crate) mod request;
 pub(crate) mod screen;
 pub(crate) mod signals;
 pub(crate) mod stream;
 pub(crate) mod summary;
+pub(crate) mod supply;
 pub(crate) mod tty;
 
 use std::fs::File;
@@ -28,7 +31,7 @@ use serde::Serialize;
 use crate::cli::{AttachFlags, RunFlags};
 use crate::fault::Fault;
 use crate::remote::{Remote, no_daemon};
-use crate::{env, place, voice};
+use crate::{env, place, template, voice};
 use follow::{Follow, From, Joint, Outcome};
 use request::{Caller, Plan, StdinKind, Telling};
 use signals::Signals;
@@ -58,24 +61,30 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
     if flags.tool.is_some() {
         return Err(no_daemon());
     }
-    let plan = request::build(flags, &caller)?;
+    let paths = place::paths()?;
+    let program = program::find(flags, &template::shelf(&paths))?;
+    let plan = request::build(flags, &caller, program.as_ref())?;
     let workspace = plan.workspace.as_deref().map(open_workspace).transpose()?;
     let out = plan
         .out
         .as_deref()
         .map(|path| export::Destination::open(path, plan.unsafe_artifacts))
         .transpose()?;
-    let paths = place::paths()?;
+    let talk = plan.telling == Telling::Line;
+    let single = program
+        .as_ref()
+        .map(|program| supply::make(&paths, &plan, program, talk))
+        .transpose()?;
     let mut client = place::connect_or_start(&paths)?;
     let signals =
         Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
     let run = new_run()?;
-    let request = Request::run(
-        run.clone(),
-        Target::New(plan.sandbox.clone()),
-        plan.exec.clone(),
-    );
-    let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).collect();
+    let (target, exec) = (Target::New(plan.sandbox.clone()), plan.exec.clone());
+    let (request, supplied) = match &single {
+        Some(single) => single.ordered(run.clone(), target, exec),
+        None => (Request::run(run.clone(), target, exec), Vec::new()),
+    };
+    let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).chain(supplied).collect();
     let tag = client.call(request, &fds).map_err(place::client_fault)?;
     let terminal = plan.exec.tty.is_some();
     let joint = Joint {

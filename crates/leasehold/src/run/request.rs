@@ -13,6 +13,7 @@ use leasehold_core::limits::{Limit, LimitError, Limits, OnOutputLimit};
 use leasehold_core::quantity::{self, QuantityError};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode, base_environment};
 
+use super::program::Program;
 use crate::cli::{BoundaryFlags, LimitFlags, RunFlags};
 use crate::fault::Fault;
 
@@ -67,12 +68,16 @@ pub(crate) struct Plan {
     pub(crate) wait_cleanup: bool,
 }
 
-/// Makes the request.
+/// Makes the request; of a module, where there is one.
 ///
 /// # Errors
 /// Names the flag, its value and the mend.
-pub(crate) fn build(flags: &RunFlags, caller: &Caller<'_>) -> Result<Plan, Fault> {
-    boundary(&flags.boundary)?;
+pub(crate) fn build(
+    flags: &RunFlags,
+    caller: &Caller<'_>,
+    program: Option<&Program>,
+) -> Result<Plan, Fault> {
+    boundary(&flags.boundary, program.is_some())?;
     let (mode, workspace) = workspace(flags.workspace.as_deref())?;
     let tty = match (flags.tty, caller.terminal) {
         (false, _) => None,
@@ -95,13 +100,16 @@ pub(crate) fn build(flags: &RunFlags, caller: &Caller<'_>) -> Result<Plan, Fault
         )));
     }
     let exec = ExecSpec {
-        argv: texts(&flags.command, "command")?,
+        argv: match program {
+            Some(program) => program.argv.clone(),
+            None => texts(&flags.command, "command")?,
+        },
         env: environment(&flags.env, caller, tty.is_some())?,
         cwd: flags.workdir.clone(),
         tty,
         stdin: tty.is_none() && feeds_stdin(flags, caller.stdin),
         artifacts: flags.artifact.clone(),
-        module: None,
+        module: program.map(|program| program.spec.clone()),
     };
     exec.check()?;
     Ok(Plan {
@@ -248,7 +256,7 @@ fn millis(flag: &str, text: &str) -> Result<u64, Fault> {
 
 /// Invariant I2 for a bare command: what is asked, or what the caller's word on trust demands; a
 /// stronger boundary than there is here is refused, never replaced.
-fn boundary(flags: &BoundaryFlags) -> Result<(), Fault> {
+fn boundary(flags: &BoundaryFlags, module: bool) -> Result<(), Fault> {
     let preference = match flags.isolation.as_deref() {
         None => Isolation::Process,
         Some(word) => Isolation::ALL
@@ -264,7 +272,11 @@ fn boundary(flags: &BoundaryFlags) -> Result<(), Fault> {
     };
     let trust = trust(flags.trust.as_deref())?;
     let wanted = effective(preference, Isolation::Process, trust);
-    if wanted == Isolation::Process {
+    let there = match module {
+        true => Isolation::Wasm,
+        false => Isolation::Process,
+    };
+    if wanted <= there {
         return Ok(());
     }
     let why = if trust.required() > preference {
@@ -279,7 +291,21 @@ fn boundary(flags: &BoundaryFlags) -> Result<(), Fault> {
         "sandbox unavailable: isolation `{}` is not built yet ({why}), and nothing weaker is used instead",
         wanted.word()
     ))
-    .hint("isolation `process` is what there is; it fits only what you vouch for yourself"))
+    .hint(match module {
+        true => "isolation `wasm` is what there is for WebAssembly; it fits only what you vouch for yourself",
+        false => "isolation `process` is what there is; it fits only what you vouch for yourself",
+    }))
+}
+
+/// Instructions that `--fuel` names.
+///
+/// # Errors
+/// When it is no whole number from 1.
+pub(crate) fn fuel(text: &str) -> Result<u64, Fault> {
+    match count("fuel", text)? {
+        0 => Err(Fault::usage("`--fuel` is 0: at least 1 is needed")),
+        fuel => Ok(fuel),
+    }
 }
 
 /// The class that `--trust` names.
@@ -405,6 +431,7 @@ mod tests {
                 stdin,
                 terminal,
             },
+            None,
         )
     }
 
@@ -499,7 +526,6 @@ mod tests {
     fn i2_a_stronger_boundary_is_refused_not_replaced() {
         for (flags, word) in [
             (&["--isolation=microvm"][..], "microvm"),
-            (&["--isolation=wasm"], "wasm"),
             (&["--trust=untrusted"], "gvisor"),
             (&["--trust=verified"], "container"),
             (&["--trust=untrusted", "--isolation=process"], "gvisor"),

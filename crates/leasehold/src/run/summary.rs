@@ -6,6 +6,7 @@ use leasehold_core::limits::Resource;
 use leasehold_core::quantity::{format_bytes, format_micros};
 use leasehold_core::record::{RunRecord, StreamRecord, Usage};
 
+use super::module;
 use crate::voice::clean;
 
 /// Files that the host may execute that are named one by one.
@@ -71,6 +72,7 @@ pub(crate) fn used(usage: &Usage) -> String {
 /// What else the caller should know: facts first.
 pub(crate) fn notes(record: &RunRecord) -> Vec<String> {
     let mut notes = left_on_host(record);
+    notes.extend(record.module.iter().flat_map(module::notes));
     if !matches!(record.end, Some(EndReason::ResourceExceeded { .. })) {
         notes.extend(record.limits_hit.iter().map(|hit| denied(*hit)));
     }
@@ -220,12 +222,9 @@ fn raise(hit: LimitHit) -> Option<String> {
         Resource::Inodes => ("inodes", twice.to_string()),
         Resource::Pids => ("pids", twice.to_string()),
         Resource::Files => ("files", twice.to_string()),
-        Resource::Cpu
-        | Resource::Egress
-        | Resource::Fuel
-        | Resource::Stack
-        | Resource::Handles
-        | Resource::Compile => return None,
+        Resource::Fuel => ("fuel", twice.to_string()),
+        Resource::Handles => ("files", twice.to_string()),
+        Resource::Cpu | Resource::Egress | Resource::Stack | Resource::Compile => return None,
     };
     Some(format!("raise it: --{flag} {value}"))
 }
@@ -317,6 +316,8 @@ pub(crate) mod tests {
                 1_000,
                 Some("raise it: --output-limit 2000"),
             ),
+            (Resource::Fuel, 500, Some("raise it: --fuel 1000")),
+            (Resource::Handles, 64, Some("raise it: --files 128")),
             (Resource::Cpu, 1, None),
         ] {
             let end = EndReason::ResourceExceeded {

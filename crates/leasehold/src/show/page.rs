@@ -9,7 +9,7 @@ use leasehold_core::quantity::{format_bytes, format_micros};
 use leasehold_core::record::RunRecord;
 
 use super::when;
-use crate::run::summary;
+use crate::run::{module, summary};
 use crate::voice::clean;
 
 /// Width of the left column.
@@ -26,6 +26,9 @@ pub(crate) fn page(record: &RunRecord, directory: &Path) -> String {
     line(&mut text, "end", &end);
     if let Some(contract) = &record.contract {
         line(&mut text, "command", &clean(&contract.argv.join(" ")));
+        if let Some(program) = &contract.program {
+            line(&mut text, "module", &module::program(program));
+        }
     }
     line(
         &mut text,
@@ -92,6 +95,12 @@ fn usage(text: &mut String, record: &RunRecord) {
         let _ = write!(told, ", disk {}", format_bytes(bytes));
     }
     line(text, "used", &told);
+    if let Some(report) = &record.module {
+        line(text, "in it", &module::used(report));
+        for note in module::notes(report) {
+            line(text, "note", &note);
+        }
+    }
     for hit in &record.limits_hit {
         let told = format!(
             "{} (limit {}, observed {})",
@@ -176,6 +185,9 @@ fn contract(text: &mut String, contract: &Contract) {
         posture.profile, posture.maker, posture.cgroup, posture.landlock_abi, posture.kernel
     );
     line(text, "posture", &told);
+    if let Some(host) = &posture.host {
+        line(text, "host", &module::host(host));
+    }
     for missing in &posture.missing {
         line(text, "missing", missing);
     }

@@ -4,6 +4,9 @@ use super::super::explain::explain;
 use super::super::verify::verify;
 use super::super::{Bundle, Fault};
 use super::{inventory, made, made_with};
+use leasehold_core::digest::Digest;
+use leasehold_core::record::ModuleReport;
+use leasehold_core::spec::{Determinism, ModuleSpec};
 
 #[tokio::test]
 async fn six_questions_are_answered() {
@@ -27,6 +30,36 @@ async fn six_questions_are_answered() {
         "gone, inferred: \"mounts\" (\"as seen\")",
     ] {
         assert!(told.contains(part), "{part} is not in:\n{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_module_is_told_with_digest_script_and_trap() {
+    let mut made = made();
+    assert!(!explain(&made.bundle).contains("WebAssembly"));
+    let digest = Digest::of(b"module");
+    let module = ModuleSpec {
+        digest,
+        name: "tool\n   clean.wasm".to_owned(),
+        script: Some(Digest::of(b"script")),
+        determinism: Some(Determinism::of_seed(9)),
+        fuel: None,
+    };
+    made.bundle.contract["program"] = serde_json::to_value(module).unwrap();
+    made.bundle.outcome.module = Some(ModuleReport {
+        backtrace: vec!["inner".to_owned(), "_start".to_owned()],
+        ..ModuleReport::default()
+    });
+    let told = explain(&made.bundle);
+    for part in [
+        format!(
+            "of the WebAssembly module \"tool\\u{{a}}   clean.wasm\", {digest}, an interpreter"
+        ),
+        format!("its script is {}", Digest::of(b"script")),
+        "random numbers of the seed 9".to_owned(),
+        "innermost first: \"inner\" \"_start\"".to_owned(),
+    ] {
+        assert!(told.contains(&part), "{part} is not in:\n{told}");
     }
 }
 
