@@ -43,4 +43,16 @@ impl BackendError {
             Self::Lost { kind, .. } => *kind,
         }
     }
+
+    /// What is wrong with all its causes, in one line.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::error::Error;
 
+use leasehold_core::end::EndReason;
 use leasehold_core::error::PublicError;
 
 /// Exit status for wrong flags, arguments and names.
@@ -61,6 +62,11 @@ impl Fault {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// A run that ended before anything of it was begun, with the status of that end.
+    pub(crate) fn ended(end: &EndReason, message: impl Into<String>) -> Self {
+        Self::new(end.cli_status(), message)
     }
 
     /// The exit status.

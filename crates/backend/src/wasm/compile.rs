@@ -268,7 +268,7 @@ pub(super) async fn compile(
     let launched = process.launch_with(launch, Some(supply)).await;
     let mut execution = launched.map_err(|error| {
         let error = BackendError::from(error);
-        failed(error.kind(), error.to_string())
+        failed(error.kind(), error.chain())
     })?;
     let input = execution.input.take();
     let fed = feed(input, wasm);
@@ -359,7 +359,7 @@ async fn ended(execution: &mut Execution) -> Result<Box<RunRecord>, CompileError
         match event {
             Ok(RunEvent::Ended(record) | RunEvent::Cleaned(record)) => return Ok(record),
             Ok(_) => {}
-            Err(error) => return Err(failed(error.kind(), error.to_string())),
+            Err(error) => return Err(failed(error.kind(), error.chain())),
         }
     }
     Err(failed(ErrorKind::Unavailable, "nobody told of its end"))

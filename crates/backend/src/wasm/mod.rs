@@ -65,7 +65,7 @@ use self::hosts::{Hosts, HostsBounds};
 use self::programs::Programs;
 use self::room::Room;
 use self::runs::Runs;
-use self::single::Single;
+pub use self::single::Single;
 use crate::error::BackendError;
 use crate::execution::Execution;
 use crate::process::ProcessBackend;
@@ -258,6 +258,29 @@ impl WasmBackend {
         })
     }
 
+    /// Has the module of `exec` compiled, and makes what goes with the order for a run of it in a sandbox of its
+    /// own, for a caller that talks to the supervisor itself.
+    ///
+    /// # Errors
+    /// Why it has no code, or what such a run cannot have.
+    pub async fn single(
+        &self,
+        exec: &ExecSpec,
+        module: &Module,
+        script: Option<&Script>,
+        sandbox: &SandboxSpec,
+    ) -> Result<(Single, Prepared), BackendError> {
+        let asked = asked(exec, Some(module), script)?;
+        let (code, origin) = self.inner.code(module, asked.flavour(), None).await?;
+        let prepared = Prepared {
+            origin,
+            code_bytes: code.sealed.bytes,
+        };
+        let (limits, workspace) = (&sandbox.limits, sandbox.workspace);
+        let single = Single::new(&self.inner.programs, code, asked, limits, workspace)?;
+        Ok((single, prepared))
+    }
+
     /// The shared hosts that are there, untouched ones among them.
     #[must_use]
     pub fn hosts(&self) -> Vec<HostStatus> {
@@ -325,7 +348,7 @@ impl WasmBackend {
         let below = self.inner.process.probe().await?;
         let broken = |error: BackendError| match error {
             BackendError::Refused(error) => error,
-            error => PublicError::new(error.kind(), format!("{error}: {}", cause(&error))),
+            error => PublicError::new(error.kind(), error.chain()),
         };
         let module = Module::of_bytes(NOTHING);
         let module =
@@ -388,10 +411,6 @@ fn enforcement(below: Vec<Enforced>) -> Vec<Enforced> {
         how: Enforcement::Enforced,
     });
     rest.chain(own).collect()
-}
-
-fn cause(error: &BackendError) -> String {
-    std::error::Error::source(error).map_or_else(String::new, ToString::to_string)
 }
 
 impl Backend for WasmBackend {

@@ -1,14 +1,15 @@
 //! A run with a sandbox of its own: a host that runs one module, as the program of that sandbox.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::id::RunId;
 use leasehold_core::limits::Limits;
 use leasehold_core::spec::{ExecSpec, WorkspaceMode};
 use leasehold_protocol::memory;
-use leasehold_protocol::supervisor::Supplied;
+use leasehold_protocol::supervisor::{Request, Supplied, Target};
 use leasehold_protocol::wasm::{Load, ONE_BYTES_MAX, One, Preopen, one_argv};
 
 use super::code::Code;
@@ -22,7 +23,7 @@ const WORKSPACE: &str = "/workspace";
 
 /// Everything that goes with the order for such a run.
 #[derive(Debug)]
-pub(super) struct Single {
+pub struct Single {
     program: Arc<Sealed>,
     config: OwnedFd,
     code: Arc<Code>,
@@ -84,6 +85,17 @@ impl Single {
             code,
             argv: one_argv(Some(writable)),
         })
+    }
+
+    /// The order of the run for the supervisor, and the descriptors that follow that of its workspace.
+    #[must_use]
+    pub fn ordered(
+        &self,
+        run: RunId,
+        target: Target,
+        exec: ExecSpec,
+    ) -> (Request, Vec<BorrowedFd<'_>>) {
+        crate::process::ordered(run, target, exec, Some(self.supply()))
     }
 
     /// The program and what it is passed.

@@ -71,11 +71,12 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
         .map(|path| export::Destination::open(path, plan.unsafe_artifacts))
         .transpose()?;
     let talk = plan.telling == Telling::Line;
+    // A module is compiled in a sandbox, so the supervisor comes first.
+    let mut client = place::connect_or_start(&paths)?;
     let single = program
         .as_ref()
         .map(|program| supply::make(&paths, &plan, program, talk))
         .transpose()?;
-    let mut client = place::connect_or_start(&paths)?;
     let signals =
         Signals::take().map_err(|error| Fault::host("cannot take signals").because(&error))?;
     let run = new_run()?;

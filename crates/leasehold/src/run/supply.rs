@@ -88,6 +88,7 @@ pub(crate) fn make(
 fn fault(error: BackendError, program: &Program) -> Fault {
     let fault = match error {
         BackendError::Refused(error) => Fault::from(error),
+        BackendError::Unrunnable { end, detail } => Fault::ended(&end, detail),
         error => Fault::host("cannot use the supervisor").because(&error),
     };
     fault.about(format!("cannot run `{}`", voice::clean(&program.spec.name)))
