@@ -6,6 +6,7 @@
 pub(crate) mod admin;
 pub(crate) mod directory;
 pub(crate) mod look;
+mod module;
 pub(crate) mod proof;
 pub(crate) mod run;
 pub(crate) mod runs;

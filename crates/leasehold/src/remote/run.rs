@@ -17,10 +17,12 @@ use signal_hook::consts::signal::SIGINT;
 
 use super::Remote;
 use super::directory::{self, Offered};
+use super::module;
 use super::runs::{Printer, follow, status, tell};
 use crate::cli::{LimitFlags, RunFlags};
 use crate::fault::Fault;
 use crate::run::export::Destination;
+use crate::run::program;
 use crate::run::request::{self, Caller, StdinKind, Telling};
 use crate::run::signals::Signals;
 use crate::voice;
@@ -154,11 +156,13 @@ fn check(flags: &RunFlags) -> Result<(), Fault> {
         ))
         .hint("add --alone, or name the boundary with --isolation"));
     }
-    if flags.tool.is_none() && crate::run::program::wanted(flags) {
-        return Err(
-            Fault::usage("a WebAssembly module does not go through a daemon yet")
-                .hint("add --alone to run it without the daemon, or publish it as a tool"),
-        );
+    if flags.tool.is_some() && (flags.fuel.is_some() || flags.deterministic.is_some()) {
+        let message =
+            "`--fuel` and `--deterministic` do not go with `--tool`: its manifest says them";
+        return Err(Fault::usage(message));
+    }
+    if flags.tool.is_none() && !program::wanted(flags) {
+        program::for_modules_alone(flags)?;
     }
     if flags.warm.is_some() || flags.limits.allow_unenforced {
         return Err(Fault::usage(
@@ -183,10 +187,13 @@ fn body(
             body.insert("input".into(), input(flags.input.as_deref())?);
         }
         None => {
-            body.insert(
-                "command".into(),
-                json!(request::texts(&flags.command, "command")?),
-            );
+            match program::wanted(flags) {
+                true => module::put(remote, flags, &mut body)?,
+                false => {
+                    let command = request::texts(&flags.command, "command")?;
+                    body.insert("command".into(), json!(command));
+                }
+            }
             if let Some((name, stdin)) = stdin(flags, caller)? {
                 body.insert(name.into(), stdin);
             }

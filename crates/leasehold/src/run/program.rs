@@ -51,15 +51,7 @@ pub(crate) fn wanted(flags: &RunFlags) -> bool {
 /// When a flag goes with modules alone, or the module, the interpreter or the script cannot be had.
 pub(crate) fn find(flags: &RunFlags, shelf: &Shelf) -> Result<Option<Program>, Fault> {
     if !wanted(flags) {
-        for (flag, given) in [
-            ("fuel", flags.fuel.is_some()),
-            ("deterministic", flags.deterministic.is_some()),
-        ] {
-            if given {
-                return Err(Fault::usage(format!("`--{flag}` is for WebAssembly alone"))
-                    .hint("add --isolation wasm, or --interpreter NAME"));
-            }
-        }
+        for_modules_alone(flags)?;
         return Ok(None);
     }
     if flags.tool.is_some() {
@@ -76,6 +68,75 @@ pub(crate) fn find(flags: &RunFlags, shelf: &Shelf) -> Result<Option<Program>, F
         .deterministic
         .map(|seed| Determinism::of_seed(seed.unwrap_or(0)));
     Ok(Some(program))
+}
+
+/// Refuses flags that go with modules alone.
+///
+/// # Errors
+/// Names the flag.
+pub(crate) fn for_modules_alone(flags: &RunFlags) -> Result<(), Fault> {
+    for (flag, given) in [
+        ("fuel", flags.fuel.is_some()),
+        ("deterministic", flags.deterministic.is_some()),
+    ] {
+        if given {
+            return Err(Fault::usage(format!("`--{flag}` is for WebAssembly alone"))
+                .hint("add --isolation wasm, or --interpreter NAME"));
+        }
+    }
+    Ok(())
+}
+
+/// What a daemon is sent for a module.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// A module of this host's files, with its arguments.
+    Module(Program),
+    /// Words for an interpreter that the daemon has, and the text of the script that the first of them names.
+    Script {
+        /// Name of the template.
+        interpreter: String,
+        /// The words behind the interpreter's own name.
+        command: Vec<String>,
+        /// Text of the script.
+        text: Option<String>,
+    },
+}
+
+/// Finds what a daemon is to run; templates are the daemon's affair.
+///
+/// # Errors
+/// As [`find`], and for a script behind options, which a request cannot name.
+pub(crate) fn sent(flags: &RunFlags, shelf: &Shelf) -> Result<Sent, Fault> {
+    check(flags)?;
+    let mut command = request::texts(&flags.command, "command")?;
+    let Some(name) = &flags.interpreter else {
+        return module(flags, command).map(Sent::Module);
+    };
+    // A template of the daemon's own that is not known here is read as most are.
+    let known = shelf.find(name).ok().flatten();
+    let kind = known.and_then(|known| Interpreter::of(&known.manifest.interpreter));
+    let kind = kind.or_else(|| Interpreter::of(name));
+    let at = kind.unwrap_or(Interpreter::Python).script_at(&command);
+    let text = match at {
+        Some(at) => script(flags, &command[at])?,
+        None => None,
+    };
+    if let (Some(at), Some(_)) = (at, &text) {
+        if at > 0 {
+            return Err(Fault::usage(format!(
+                "options before the script, such as `{}`, do not go through a daemon",
+                clean(&command[0])
+            ))
+            .hint("add --alone to run it without the daemon, or give the folder as the workspace: --workspace DIR"));
+        }
+        command[at] = file_name(&command[at]);
+    }
+    Ok(Sent::Script {
+        interpreter: name.clone(),
+        command,
+        text,
+    })
 }
 
 /// Flags that make no sense for a module.
