@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_e2e::{Instance, Outcome, Running, leasehold, skip, until};
+use leasehold_e2e::{Daemon, Instance, Outcome, Running, leasehold, skip, until};
 use rustix::process::Signal;
 
 use crate::guests;
@@ -539,4 +539,30 @@ fn the_host_has_no_compiler_in_it() {
     };
     assert!(marked("leasehold-wasm-compiler"));
     assert!(!marked("leasehold-wasm-host"));
+}
+
+/// The daemon has the module's bytes sent, runs it in a host of its tenant's, and its evidence verifies.
+#[test]
+fn a_module_goes_through_a_daemon_and_is_told_for_what_it_is() {
+    let Some(rig) = Rig::new("a_module_goes_through_a_daemon_and_is_told_for_what_it_is") else {
+        return;
+    };
+    let daemon = Daemon::start(&[], &[]);
+    let path = rig.module("hello.wasm", &guests::hello());
+    let run = |words: &[&str]| daemon.cli(["run"].iter().chain(words).copied());
+    let first = run(&["--isolation", "wasm", "--json", "--", &path, "a"]).status_is(0);
+    let view: serde_json::Value = serde_json::from_str(&first.out()).unwrap();
+    assert_eq!(view["outcome"]["end"]["reason"], "completed", "{view:#}");
+    let id = view["run"].as_str().unwrap();
+    assert_eq!(daemon.cli(["logs", id]).status_is(0).out(), "hello\n");
+    let told = daemon.cli(["explain", id]).status_is(0).out();
+    assert!(told.contains("wasm: a WebAssembly instance"), "{told}");
+    let proof = rig.folder.join("run.json").to_string_lossy().into_owned();
+    daemon.cli(["evidence", id, "-o", &proof]).status_is(0);
+    daemon.cli(["verify", &proof]).status_is(0);
+    let trapped = rig.module("trap.wasm", &traps());
+    let trap = run(&["--isolation", "wasm", "--", &trapped]).status_is(134);
+    assert!(trap.err().contains("unreachable"), "{}", trap.story());
+    let refused = run(&["--fuel", "9", "--", "true"]).status_is(2);
+    assert!(refused.err().contains("--fuel"), "{}", refused.story());
 }
