@@ -24,6 +24,12 @@ pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Sen
 
 /// Most rows of one page.
 pub const PAGE_MAX: u32 = 500;
+/// Most versions of all tools of one tenant.
+pub const TOOL_VERSIONS_MAX: u64 = 2_000;
+/// Most versions of all documents of one tenant's own scopes. The operator's are not counted.
+pub const POLICY_VERSIONS_MAX: u64 = 5_000;
+/// Most keys of one tenant that are remembered, those that ended among them: of these the oldest go first.
+pub const KEYS_KEPT_MAX: u64 = 2_000;
 
 /// Why the store did not do it.
 #[derive(Debug, thiserror::Error)]

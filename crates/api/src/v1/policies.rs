@@ -4,8 +4,9 @@
 
 use axum::Json;
 use axum::extract::State;
+use leasehold_control::policies::Named;
 use leasehold_core::digest::Digest;
-use leasehold_core::name::ToolRef;
+use leasehold_core::name::{Name, ToolRef};
 use leasehold_core::policy::Level;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -114,11 +115,21 @@ pub(crate) async fn publish(
 pub(crate) struct ExplainQuery {
     /// A tool's version; a bare command if absent.
     tool: Option<ToolRef>,
+    /// Another tenant, for operators; the caller's own if absent.
+    tenant: Option<Name>,
+    /// A project; the caller's own if absent, `default` in another tenant.
+    project: Option<Name>,
+    /// A principal; the caller if absent.
+    principal: Option<Name>,
 }
 
 impl Parameters for ExplainQuery {
-    const ALLOWED: &'static [(&'static str, &'static str)] =
-        &[("tool", "NAME@VERSION such as text.wordcount@1.0.0")];
+    const ALLOWED: &'static [(&'static str, &'static str)] = &[
+        ("tool", "NAME@VERSION such as text.wordcount@1.0.0"),
+        ("tenant", "a name such as acme"),
+        ("project", "a name such as web"),
+        ("principal", "a name such as somebody"),
+    ];
 }
 
 /// One value that holds for the caller.
@@ -139,7 +150,7 @@ pub(crate) struct Effective {
     values: Vec<EffectiveValue>,
 }
 
-/// Says what the policies come to for the caller, and which one set each value.
+/// Says what the policies come to for the caller or whom the query names, and which one set each value.
 #[utoipa::path(
     get, path = "/v1/policies/effective", tag = "policies", params(ExplainQuery),
     responses((status = 200, body = Effective), (status = "4XX", body = ErrorBody)),
@@ -149,10 +160,13 @@ pub(crate) async fn effective(
     Caller(who): Caller,
     Asked(query): Asked<ExplainQuery>,
 ) -> Result<Json<Effective>, Refusal> {
-    let explained = api
-        .control
-        .explain_policy(&who, query.tool.as_ref())
-        .await?;
+    let named = Named {
+        tenant: query.tenant,
+        project: query.project,
+        principal: query.principal,
+        tool: query.tool.map(|tool| tool.tool),
+    };
+    let explained = api.control.explain_policy(&who, named).await?;
     let values = explained.into_iter().map(|value| EffectiveValue {
         field: value.field,
         value: value.value,

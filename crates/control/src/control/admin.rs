@@ -15,7 +15,7 @@ use crate::archive::{self, ARCHIVE_MAX};
 use crate::auth::Token;
 use crate::engine::modules::in_memory;
 use crate::keys::{self, KeyEntropy, KeyOrder};
-use crate::policies::{self, Subject};
+use crate::policies::{self, Named, Subject};
 use crate::request::ToolWish;
 use crate::{module, tenants, tools, uploads};
 
@@ -175,22 +175,19 @@ impl Control {
         policies::publish(store, who, self.now(), scope, document.as_bytes()).await
     }
 
-    /// What the policies come to for the caller.
+    /// What the policies come to for the caller, or whom it names.
     ///
     /// # Errors
-    /// `forbidden`.
+    /// `forbidden`; `not_found` for a tenant that is not there or, but for an operator, another's.
     pub async fn explain_policy(
         &self,
         who: &Principal,
-        tool: Option<&ToolRef>,
+        named: Named,
     ) -> Result<Vec<Explained>, PublicError> {
-        let subject = Subject {
-            tenant: who.tenant.clone(),
-            project: who.project.clone(),
-            principal: who.name.clone(),
-            tool: tool.map(|tool| tool.tool.clone()),
-        };
-        policies::explain(self.engine.parts.store.as_ref(), who, &subject).await
+        let store = self.engine.parts.store.as_ref();
+        let subject = Subject::of(who, named)?;
+        tenants::get(store, who, &subject.tenant).await?;
+        policies::explain(store, who, &subject).await
     }
 
     /// Tenants the caller may see.

@@ -14,6 +14,7 @@ use leasehold_core::tenant::{Operation, Principal, Role};
 use leasehold_store::seam::{Change, PolicyRow, Store, StoreError};
 
 use crate::access;
+use crate::tenants::DEFAULT_PROJECT;
 pub use check::check;
 
 /// Name of the tenant that the operator's first key belongs to.
@@ -124,6 +125,41 @@ pub struct Subject {
     pub principal: Name,
     /// Which tool; absent for bare commands.
     pub tool: Option<Name>,
+}
+
+/// Whom a caller asks about; what is not named is the caller's own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Named {
+    /// Another tenant, whose project is `default` unless named.
+    pub tenant: Option<Name>,
+    /// A project.
+    pub project: Option<Name>,
+    /// A principal.
+    pub principal: Option<Name>,
+    /// A tool; a bare command if absent.
+    pub tool: Option<Name>,
+}
+
+impl Subject {
+    /// The subject that a caller means.
+    ///
+    /// # Errors
+    /// None that a caller could mend.
+    pub fn of(who: &Principal, named: Named) -> Result<Self, PublicError> {
+        let tenant = named.tenant.unwrap_or_else(|| who.tenant.clone());
+        let project = match named.project {
+            Some(project) => project,
+            None if tenant == who.tenant => who.project.clone(),
+            None => Name::parse(DEFAULT_PROJECT)
+                .map_err(|error| PublicError::new(ErrorKind::Internal, error.to_string()))?,
+        };
+        Ok(Self {
+            tenant,
+            project,
+            principal: named.principal.unwrap_or_else(|| who.name.clone()),
+            tool: named.tool,
+        })
+    }
 }
 
 /// Every effective value for a subject, and the documents that set it.

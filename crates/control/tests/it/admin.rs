@@ -2,12 +2,14 @@
 
 use leasehold_control::admission::{Case, gather, resolve, unbuilt};
 use leasehold_control::archive::{self, Entry};
+use leasehold_control::control::Control;
 use leasehold_control::engine::modules::NoTemplates;
 use leasehold_control::engine::parts::{Doing, Objects};
+use leasehold_control::policies::Named;
 use leasehold_control::request::{RunRequest, ToolWish};
 use leasehold_control::{policies, tenants, tools};
 use leasehold_core::digest::Digest;
-use leasehold_core::error::ErrorKind;
+use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::RunId;
 use leasehold_core::isolation::Isolation;
 use leasehold_core::name::ToolRef;
@@ -529,4 +531,35 @@ async fn who_may_start_nothing_is_refused_before_anything_is_looked_at() {
     assert_eq!(tenants::list(store, operator).await.unwrap().len(), 2);
     let again = tenants::create(store, operator, NOW, name("acme"), Vec::new()).await;
     assert_eq!(again.unwrap_err().kind, ErrorKind::Exists);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_is_told_what_holds_for_another_tenant_and_nobody_else_is() {
+    let world = crate::world::World::new().await;
+    let control = Control::new(world.engine(1).await);
+    let mut operator = crate::world::who("acme");
+    operator.role = Role::Operator;
+    let limits = "version: 1\nlimits: {memory: 64M}\n";
+    let at = "platform/tenant/globex";
+    control.put_policy(&operator, at, limits).await.unwrap();
+    let of = |tenant: &str| Named {
+        tenant: Some(name(tenant)),
+        ..Named::default()
+    };
+    let set_by = async |who: &Principal, named: Named| {
+        let explained = control.explain_policy(who, named).await?;
+        let all = explained.into_iter().flat_map(|value| value.set_by);
+        Ok::<_, PublicError>(all.filter(|by| by.contains("globex")).count())
+    };
+    assert!(set_by(&operator, of("globex")).await.unwrap() > 0);
+    assert_eq!(set_by(&operator, Named::default()).await.unwrap(), 0);
+    // Whoever is of the tenant needs no name; for all others it is not there, as one that is not.
+    let globex = crate::world::who("globex");
+    assert!(set_by(&globex, Named::default()).await.unwrap() > 0);
+    let refused = async |who: &Principal, tenant| set_by(who, of(tenant)).await.unwrap_err();
+    let acme = crate::world::who("acme");
+    let foreign = refused(&acme, "globex").await;
+    assert_eq!(foreign.kind, ErrorKind::NotFound);
+    assert_eq!(foreign, refused(&acme, "nobody").await);
+    assert_eq!(refused(&operator, "nobody").await.kind, ErrorKind::NotFound);
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use leasehold_core::name::Name;
 
 /// `leasehold serve`.
 #[derive(Debug, Default, Args)]
@@ -254,11 +255,20 @@ pub(crate) enum PolicyCommand {
         /// The file
         path: PathBuf,
     },
-    /// Say what the policies come to for you, and which one set each value
+    /// Say what the policies come to, for you if nobody is named, and which one set each value
     Explain {
         /// For a tool: NAME@VERSION
         #[arg(long, value_name = "TOOL")]
         tool: Option<String>,
+        /// For another tenant: for operators
+        #[arg(long, value_name = "NAME", value_parser = Name::parse)]
+        tenant: Option<Name>,
+        /// For a project; `default` in another tenant
+        #[arg(long, value_name = "NAME", value_parser = Name::parse)]
+        project: Option<Name>,
+        /// For a principal
+        #[arg(long, value_name = "NAME", value_parser = Name::parse)]
+        principal: Option<Name>,
         /// As JSON
         #[arg(long)]
         json: bool,

@@ -283,15 +283,30 @@ pub(crate) fn policy(command: &PolicyCommand) -> Result<u8, Fault> {
                 )
             })
         }
-        PolicyCommand::Explain { tool, json } => {
-            let query = match tool {
-                Some(tool) => {
-                    tool_path(tool)?;
-                    format!("?tool={tool}")
-                }
-                None => String::new(),
-            };
-            let explained: Value = daemon()?.1.get(&format!("/v1/policies/effective{query}"))?;
+        PolicyCommand::Explain {
+            tool,
+            tenant,
+            project,
+            principal,
+            json,
+        } => {
+            if let Some(tool) = tool {
+                tool_path(tool)?;
+            }
+            // Names need no escapes.
+            let named = [
+                ("tool", tool.clone()),
+                ("tenant", tenant.as_ref().map(ToString::to_string)),
+                ("project", project.as_ref().map(ToString::to_string)),
+                ("principal", principal.as_ref().map(ToString::to_string)),
+            ];
+            let named = named
+                .into_iter()
+                .filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+            let query = named.collect::<Vec<_>>().join("&");
+            let explained: Value = daemon()?
+                .1
+                .get(&format!("/v1/policies/effective?{query}"))?;
             told(&explained, *json, effective)
         }
     }

@@ -6,8 +6,11 @@ use leasehold_core::id::WorkerId;
 use leasehold_core::name::{Name, ToolRef};
 use leasehold_core::tenant::{Role, Tenant};
 
-use super::{Case, Failed, World, equal, refused};
-use crate::seam::{Change, KeyRow, PolicyRow, StoreError, ToolRow, ToolState, WorkerRow};
+use super::{Case, Failed, World, equal, holds, refused};
+use crate::seam::{
+    Change, KEYS_KEPT_MAX, KeyRow, POLICY_VERSIONS_MAX, PolicyRow, StoreError, TOOL_VERSIONS_MAX,
+    ToolRow, ToolState, WorkerRow,
+};
 
 pub(super) fn key_row(world: &World, tenant: &Name) -> Result<KeyRow, Failed> {
     Ok(KeyRow {
@@ -249,6 +252,104 @@ pub(super) async fn policies_count_by_one(world: &World) -> Case {
         ]
     );
     equal!(world.store.policies(None).await?.len(), 4);
+    Ok(())
+}
+
+/// The publication of one version.
+fn publication(tenant: &Name, number: u64) -> Result<(Change, TenantFact), Failed> {
+    let row = tool_row(tenant, &format!("text.count@1.0.{number}"), "{}")?;
+    let fact = TenantFact::ToolPublished {
+        tool: row.tool.clone(),
+        manifest: row.digest,
+    };
+    Ok((Change::PublishTool(row), fact))
+}
+
+/// The same of a document.
+fn document(scope: &str, version: u64) -> (Change, TenantFact) {
+    let row = policy_row(scope, version);
+    let fact = TenantFact::PolicyPublished {
+        scope: row.scope.clone(),
+        version,
+        digest: row.digest,
+    };
+    (Change::PublishPolicy(row), fact)
+}
+
+pub(super) async fn what_a_tenant_publishes_is_bounded(world: &World) -> Case {
+    let store = &world.store;
+    let acme = world.tenant("acme").await?;
+    let other = world.tenant("acme0").await?;
+    let one = |tenant: &Name, change| store.change(tenant.clone(), None, 5, vec![change]);
+    let all: Result<Vec<_>, _> = (0..TOOL_VERSIONS_MAX)
+        .map(|at| publication(&acme, at))
+        .collect();
+    store.change(acme.clone(), None, 5, all?).await?;
+    refused!(
+        one(&acme, publication(&acme, TOOL_VERSIONS_MAX)?),
+        StoreError::Quota {
+            most: TOOL_VERSIONS_MAX,
+            ..
+        }
+    );
+    // What is there already says so, and nobody else is counted.
+    refused!(
+        one(&acme, publication(&acme, 0)?),
+        StoreError::Exists("tool")
+    );
+    one(&other, publication(&other, 0)?).await?;
+    let (own, project) = ("tenant/acme", "tenant/acme/project/web");
+    let half = POLICY_VERSIONS_MAX / 2;
+    for (scope, count) in [(own, half), (project, POLICY_VERSIONS_MAX - half)] {
+        let all = (1..=count).map(|version| document(scope, version));
+        store.change(acme.clone(), None, 5, all.collect()).await?;
+    }
+    refused!(
+        one(&acme, document(own, half + 1)),
+        StoreError::Quota {
+            most: POLICY_VERSIONS_MAX,
+            ..
+        }
+    );
+    // The operator's word about the tenant is not the tenant's.
+    one(&acme, document("platform/tenant/acme", 1)).await?;
+    one(&other, document("tenant/acme0", 1)).await?;
+    let in_force = store.policy(own.to_owned()).await?;
+    equal!(in_force.map(|row| row.version), Some(half));
+    Ok(())
+}
+
+pub(super) async fn keys_that_ended_are_forgotten_before_there_are_too_many(world: &World) -> Case {
+    let store = &world.store;
+    let acme = world.tenant("acme").await?;
+    let made = |at: u64, revoked| -> Result<(KeyRow, (Change, TenantFact)), Failed> {
+        let row = KeyRow {
+            created_unix_ms: at,
+            expires_unix_ms: None,
+            revoked_unix_ms: revoked,
+            ..key_row(world, &acme)?
+        };
+        let fact = TenantFact::KeyCreated {
+            key: row.key.clone(),
+            principal: row.principal.clone(),
+        };
+        Ok((row.clone(), (Change::CreateKey(row), fact)))
+    };
+    // The oldest of all is good, the one after it is not.
+    let (good, first) = made(1, None)?;
+    let (ended, second) = made(2, Some(3))?;
+    let mut all = vec![first, second];
+    for at in 3..=KEYS_KEPT_MAX {
+        all.push(made(at, Some(at))?.1);
+    }
+    store.change(acme.clone(), None, 5, all).await?;
+    equal!(store.keys(acme.clone()).await?.len() as u64, KEYS_KEPT_MAX);
+    let (newest, last) = made(KEYS_KEPT_MAX + 1, None)?;
+    store.change(acme.clone(), None, 6, vec![last]).await?;
+    let kept = store.keys(acme.clone()).await?;
+    equal!(kept.len() as u64, KEYS_KEPT_MAX);
+    let there = |row: &KeyRow| kept.iter().any(|one| one.key == row.key);
+    holds!(there(&good) && there(&newest) && !there(&ended));
     Ok(())
 }
 

@@ -162,7 +162,8 @@ cases! {
     logs: a_log_links_what_happened, changes_are_all_or_nothing, an_entry_tells_of_its_change,
         heads_only_grow;
     keys: a_name_of_a_tenant_is_used_once, keys_are_revoked_once, tools_never_change,
-        policies_count_by_one, workers_and_results_are_kept;
+        policies_count_by_one, what_a_tenant_publishes_is_bounded,
+        keys_that_ended_are_forgotten_before_there_are_too_many, workers_and_results_are_kept;
     lists: pages_have_no_gap_and_nothing_twice, filters_hold, another_tenants_is_not_there;
     objects: an_upload_is_its_tenants_alone_and_bounded, an_upload_stays_while_a_run_begins_with_it,
         what_is_named_is_told_until_its_time_is_over, a_key_tells_its_run,

@@ -8,7 +8,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::{read, rows, rows::int};
 use super::{Result, log};
-use crate::seam::{Change, KeyRow, PolicyRow, StoreError, ToolRow};
+use crate::seam::{
+    Change, KEYS_KEPT_MAX, KeyRow, POLICY_VERSIONS_MAX, PolicyRow, StoreError, TOOL_VERSIONS_MAX,
+    ToolRow,
+};
 
 /// See [`crate::seam::Store::change`].
 pub(in crate::sqlite) fn apply(
@@ -148,7 +151,27 @@ fn create_key(conn: &Connection, tenant: &Name, row: &KeyRow) -> Result<()> {
             row.expires_unix_ms.map(int),
             row.revoked_unix_ms.map(int),
         ]);
-    fresh(inserted, "key")
+    fresh(inserted, "key")?;
+    // What ended opens nothing: a key that is not there and one that ended get the same answer.
+    conn.prepare_cached(
+        "DELETE FROM keys WHERE key IN (SELECT key FROM keys WHERE tenant = ?1 \
+         AND (revoked_ms IS NOT NULL OR expires_ms <= ?2) ORDER BY created_ms, key \
+         LIMIT max(0, (SELECT count(*) FROM keys WHERE tenant = ?1) - ?3))",
+    )?
+    .execute(params![
+        tenant.as_str(),
+        int(row.created_unix_ms),
+        int(KEYS_KEPT_MAX)
+    ])?;
+    Ok(())
+}
+
+/// Refuses what was just written when there is more than is allowed; it is undone with its transaction.
+fn bounded(count: i64, most: u64, what: &'static str) -> Result<()> {
+    match count > int(most) {
+        true => Err(StoreError::Quota { what, most }),
+        false => Ok(()),
+    }
 }
 
 fn revoke_key(conn: &Connection, tenant: &Name, key: &KeyId, at: u64) -> Result<()> {
@@ -186,7 +209,11 @@ fn publish_tool(conn: &Connection, tenant: &Name, row: &ToolRow) -> Result<()> {
             row.note,
             int(row.published_unix_ms),
         ]);
-    fresh(inserted, "tool")
+    fresh(inserted, "tool")?;
+    let count = conn
+        .prepare_cached("SELECT count(*) FROM tools WHERE tenant = ?")?
+        .query_row([tenant.as_str()], |found| found.get(0))?;
+    bounded(count, TOOL_VERSIONS_MAX, "tool versions of the tenant")
 }
 
 fn publish_policy(conn: &Connection, tenant: &Name, row: &PolicyRow) -> Result<()> {
@@ -216,5 +243,14 @@ fn publish_policy(conn: &Connection, tenant: &Name, row: &PolicyRow) -> Result<(
         row.digest.to_string(),
         int(row.published_unix_ms)
     ])?;
-    Ok(())
+    if row.scope == "platform" || row.scope.starts_with("platform/") {
+        return Ok(());
+    }
+    // From `tenant/T/` up to the character after the slash: the scopes within it.
+    let count = conn
+        .prepare_cached(
+            "SELECT count(*) FROM policies WHERE scope = ?1 OR (scope > ?1 || '/' AND scope < ?1 || '0')",
+        )?
+        .query_row([&own], |found| found.get(0))?;
+    bounded(count, POLICY_VERSIONS_MAX, "policy versions of the tenant")
 }
