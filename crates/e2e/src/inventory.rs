@@ -3,6 +3,7 @@
 //! Found by looking at the host, never by asking the product.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -145,7 +146,7 @@ impl Inventory {
     }
 
     fn mounts(&mut self, folder: &Path) {
-        let word = folder.display().to_string();
+        let word = within(folder);
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         for line in table.lines().filter(|line| line.contains(&word)) {
             self.add("mounts", line.to_owned());
@@ -155,7 +156,7 @@ impl Inventory {
     fn loops(&mut self, folder: &Path) {
         for device in folders(Path::new("/sys/block")) {
             let backing = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
-            if backing.contains(&folder.display().to_string()) {
+            if backing.contains(&within(folder)) {
                 self.add(
                     "loops",
                     format!("{} on {}", device.display(), backing.trim()),
@@ -167,13 +168,13 @@ impl Inventory {
     fn leases(&mut self, folder: &Path) {
         for lease in entries(Path::new("/run/leasehold-uids")) {
             let owner = fs::read_to_string(&lease).unwrap_or_default();
-            if owner.contains(&folder.display().to_string()) {
+            if owner.contains(&within(folder)) {
                 self.add("uids", format!("{} for {}", lease.display(), owner.trim()));
             }
         }
         for holder in entries(Path::new("/run/leasehold-holders")) {
             let owner = fs::read_to_string(&holder).unwrap_or_default();
-            if owner.contains(&folder.display().to_string()) {
+            if owner.contains(&within(folder)) {
                 self.add("holders", holder.display().to_string());
             }
         }
@@ -233,10 +234,16 @@ pub(crate) fn supervisor_of(folder: &Path) -> Option<u32> {
 
 fn carries(pid: i32, folder: &Path) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let wanted = [b"LEASEHOLD_STATE_DIR=", folder.as_os_str().as_bytes()].concat();
-    environment
+    let states = environment
         .split(|byte| *byte == 0)
-        .any(|entry| entry.starts_with(&wanted))
+        .filter_map(|entry| entry.strip_prefix(b"LEASEHOLD_STATE_DIR="));
+    let mut states = states.map(|state| Path::new(OsStr::from_bytes(state)));
+    states.any(|state| state.starts_with(folder))
+}
+
+/// How each path in a folder begins: no other folder's, whose name may begin with the name of this one.
+fn within(folder: &Path) -> String {
+    format!("{}/", folder.display())
 }
 
 fn processes() -> Vec<i32> {
@@ -292,4 +299,35 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     listing
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_belongs_to_its_own_instance_and_to_none_with_a_shorter_name() {
+        let mut command = std::process::Command::new("sleep");
+        command
+            .arg("60")
+            .env("LEASEHOLD_STATE_DIR", "/tmp/x-12/state/worker");
+        let mut child = command.spawn().unwrap();
+        let pid = child.id().cast_signed();
+        for (folder, wanted) in [
+            ("/tmp/x-12", true),
+            ("/tmp/x-12/state/worker", true),
+            ("/tmp/x-1", false),
+            ("/tmp/x-12/state/work", false),
+        ] {
+            // Its environment is there once it has become the program.
+            crate::until(
+                "its environment",
+                std::time::Duration::from_secs(30),
+                || carries(pid, Path::new("/tmp/x-12")).then_some(()),
+            );
+            assert_eq!(carries(pid, Path::new(folder)), wanted, "{folder}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
