@@ -68,6 +68,7 @@ pub struct Daemon {
     flags: Vec<String>,
     under: Vec<String>,
     child: Option<Running>,
+    modules: bool,
     agent: Agent,
     url: String,
     key: String,
@@ -98,10 +99,18 @@ impl Daemon {
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             under: Vec::new(),
             child: None,
+            modules: false,
             agent,
             url: String::new(),
             key: String::new(),
         }
+    }
+
+    /// With the programs for WebAssembly. Without, it has none, and no host of theirs waits among its sandboxes.
+    #[must_use]
+    pub fn with_modules(mut self) -> Self {
+        self.modules = true;
+        self
     }
 
     /// Starts it again on the same directories; it must not be running.
@@ -136,6 +145,12 @@ impl Daemon {
     pub fn serve_command(&self) -> Command {
         let mut command = self.instance.command_under(&self.under, ["serve"]);
         command.args(["--listen", "127.0.0.1:0"]).args(&self.flags);
+        if !self.modules {
+            command.env(
+                "LEASEHOLD_WASM_DIR",
+                self.instance.state().join("no-modules"),
+            );
+        }
         command
     }
 

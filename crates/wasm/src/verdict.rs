@@ -14,6 +14,12 @@ use crate::limiter::Breach;
 /// Most bytes of one name in a backtrace.
 const NAME_MAX: usize = 200;
 
+/// What the engine's WASI says, last, of a call by a module that exports no memory to read from or write to.
+const NO_MEMORY: &str = "missing required memory export";
+
+/// How it begins to say what is wrong with an argument.
+const BAD_ARGUMENT: &str = ": In func wasi_snapshot_preview1::";
+
 /// Why a run got no further.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -86,10 +92,28 @@ fn known(report: &mut Report, error: &wasmtime::Error, limits: &RunLimits) -> bo
     } else if let Some(trap) = error.downcast_ref::<Trap>() {
         trapped(report, *trap, limits);
         report.backtrace = backtrace(error);
+    } else if let Some(name) = bad_call(error) {
+        report.exit = Some(ExitStatus::Trap {
+            name: name.to_owned(),
+        });
+        report.backtrace = backtrace(error);
     } else {
         return false;
     }
     true
+}
+
+/// What is wrong with a call of WASI that could not be read: the module's own fault. Known by the engine's words
+/// alone; a module that has them in its names says no more than that it is at fault.
+fn bad_call(error: &wasmtime::Error) -> Option<&'static str> {
+    let said = format!("{error:#}");
+    if said.ends_with(NO_MEMORY) {
+        Some("call of WASI by a module that exports no memory")
+    } else if said.contains(BAD_ARGUMENT) {
+        Some("call of WASI with arguments that cannot be read")
+    } else {
+        None
+    }
 }
 
 fn trapped(report: &mut Report, trap: Trap, limits: &RunLimits) {

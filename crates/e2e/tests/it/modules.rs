@@ -547,7 +547,8 @@ fn a_module_goes_through_a_daemon_and_is_told_for_what_it_is() {
     let Some(rig) = Rig::new("a_module_goes_through_a_daemon_and_is_told_for_what_it_is") else {
         return;
     };
-    let daemon = Daemon::start(&[], &[]);
+    let mut daemon = Daemon::prepared(&[]).with_modules();
+    daemon.restart(&[]);
     let path = rig.module("hello.wasm", &guests::hello());
     let run = |words: &[&str]| daemon.cli(["run"].iter().chain(words).copied());
     let first = run(&["--isolation", "wasm", "--json", "--", &path, "a"]).status_is(0);

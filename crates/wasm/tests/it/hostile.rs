@@ -60,6 +60,25 @@ fn cut_and_changed_modules_are_refused_or_run_within_their_limits() {
 }
 
 #[test]
+fn a_module_that_exports_no_memory_ends_by_its_own_fault_when_it_calls() {
+    let rig = Rig::new(Flavour::Plain);
+    let calls = "(module
+        (import \"wasi_snapshot_preview1\" \"random_get\" (func $random (param i32 i32) (result i32)))
+        (memory EXPORT 1)
+        (func (export \"_start\") (drop (call $random (i32.const 0) (i32.const 4)))))";
+    let with = calls.replace("EXPORT", "(export \"memory\")");
+    let control = rig.ends(&with, limits()).report;
+    assert_eq!(control.exit, Some(ExitStatus::Exit { code: 0 }));
+    let report = rig.ends(&calls.replace("EXPORT", ""), limits()).report;
+    assert_eq!(report.crashed, None);
+    let Some(ExitStatus::Trap { name }) = report.exit else {
+        panic!("{report:?}");
+    };
+    assert!(name.contains("exports no memory"), "{name}");
+    assert!(!report.backtrace.is_empty());
+}
+
+#[test]
 fn code_that_is_not_ours_is_refused() {
     let rig = Rig::new(Flavour::Plain);
     let (kind, code) = rig.compile(&guests::hello());

@@ -45,7 +45,9 @@ fn p23_a_stronger_boundary_is_never_replaced_by_a_weaker_one() {
                 continue;
             }
             let (outcome, ran) = witness(&instance, &[&flags[..], more].concat());
-            assert_eq!(outcome.status, 125, "{flags:?}: {}", outcome.story());
+            // A native program is nothing for the engine, whether that is here or not.
+            let status = if word == "wasm" { 2 } else { 125 };
+            assert_eq!(outcome.status, status, "{flags:?}: {}", outcome.story());
             assert!(
                 outcome.err().contains(word),
                 "{flags:?}: {}",
