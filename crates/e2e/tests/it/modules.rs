@@ -89,7 +89,7 @@ impl Rig {
     }
 }
 
-fn kept_code() -> PathBuf {
+pub(crate) fn kept_code() -> PathBuf {
     leasehold()
         .ancestors()
         .nth(2)
@@ -98,7 +98,7 @@ fn kept_code() -> PathBuf {
 }
 
 /// Copies what is not there, each file whole or not at all.
-fn copy_files(from: &Path, to: &Path) {
+pub(crate) fn copy_files(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).into_iter().flatten() {
         let entry = entry.unwrap();
         let place = to.join(entry.file_name());
@@ -118,7 +118,7 @@ fn makes() -> String {
     )
 }
 
-fn traps() -> String {
+pub(crate) fn traps() -> String {
     "(module (memory (export \"memory\") 1)
        (func $deep unreachable) (func $outer (call $deep)) (func (export \"_start\") (call $outer)))"
         .to_owned()

@@ -5,6 +5,7 @@
 //! - `crowd`: many sandboxes, a daemon that is away, a neighbour, a drain.
 //! - `shares`: one key for two hundred, one tenant against another.
 //! - `broken`: what is broken by hand, and what is left behind on purpose.
+//! - `modules`: tools in WebAssembly: the examples, their ends, a bomb, a floor, a daemon that dies.
 //! - `proof`: evidence that was tampered with.
 //! - `door`: who is let in, what is refused, what is told.
 //! - `doors`: many connections, half requests, no descriptors.
@@ -16,6 +17,7 @@ mod crowd;
 mod door;
 mod doors;
 mod kills;
+mod modules;
 mod proof;
 mod scarce;
 mod shares;

@@ -1,0 +1,354 @@
+//! Tools in WebAssembly through the real daemon: the examples of the repository, how they end, and who is held
+//! up or lost when a module is a bomb or the daemon dies.
+//!
+//! The programs are built by `cargo xtask wasm --dev`, the interpreters by `cargo xtask templates`; where they
+//! are not there a test says so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use leasehold_e2e::{Daemon, Outcome, leasehold, skip, until};
+use serde_json::{Value, json};
+
+use super::{SOON, assert_proven, facts, reason, tenant};
+use crate::guests;
+use crate::modules::{copy_files, kept_code, traps};
+
+/// Time to compile an interpreter on a slow machine.
+const COMPILE: Duration = Duration::from_secs(300);
+
+/// A daemon that has the programs, and takes every tool of its first tenant for first-party.
+struct Rig {
+    daemon: Daemon,
+}
+
+impl Rig {
+    fn new(test: &str) -> Option<Self> {
+        Self::with_template(test, None)
+    }
+
+    /// One with this template, and its code as far as an earlier test compiled it.
+    fn with_template(test: &str, template: Option<&str>) -> Option<Self> {
+        let programs = leasehold().parent().unwrap().join("wasm");
+        if !programs.join("leasehold-wasm-host").is_file() {
+            skip(test, "no programs for WebAssembly: cargo xtask wasm --dev");
+            return None;
+        }
+        let mut daemon = Daemon::prepared(&["--warm", "0"]).with_modules();
+        if let Some(name) = template {
+            let target = leasehold().ancestors().nth(2).unwrap().join("templates");
+            let wasm = daemon.instance().state().join("wasm");
+            let shelf = wasm.join("templates");
+            fs::create_dir_all(&shelf).unwrap();
+            for ending in ["wasm", "json"] {
+                let file = format!("{name}.{ending}");
+                if fs::copy(target.join(&file), shelf.join(&file)).is_err() {
+                    let reason = format!("no template of {name}: cargo xtask templates {name}");
+                    skip(test, &reason);
+                    return None;
+                }
+            }
+            let code = wasm.join("code");
+            fs::create_dir_all(&code).unwrap();
+            let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+            fs::set_permissions(&code, closed).unwrap();
+            copy_files(&kept_code(), &code);
+        }
+        daemon.restart(&[]);
+        if let Some(name) = template {
+            // What compiles it counts as time of the first run, and these have seconds.
+            let code = if name == "python" { "-c" } else { "-e" };
+            let head = ["run", "--alone", "--deterministic", "--interpreter", name];
+            let words = head.into_iter().chain(["--", code, "1"]);
+            daemon.instance().start(words).wait(COMPILE).status_is(0);
+            fs::create_dir_all(kept_code()).unwrap();
+            copy_files(&daemon.instance().state().join("wasm/code"), &kept_code());
+        }
+        let rig = Self { daemon };
+        rig.policy("");
+        Some(rig)
+    }
+
+    /// Sets the operator's policy for the first tenant, with another field.
+    fn policy(&self, field: &str) {
+        let file = self.daemon.instance().scratch("policies").join("default");
+        let text = format!(
+            "version: 1\n{field}\nallow: {{tools: ['*'], commands: ['*'], permissions: inherit, egress: [], \
+             credentials: [], workspaces: ['*'], trust: ['*'], backends: ['*'], placement: ['*']}}\n\
+             trust: {{commands: first_party, tools: {{'*': first_party}}}}\n"
+        );
+        self.daemon.instance().write(&file, &text);
+        let words = ["policy", "set", "platform/tenant/default"];
+        let file = file.display().to_string();
+        let words = words.into_iter().chain([file.as_str()]);
+        self.daemon.cli(words).status_is(0);
+    }
+
+    /// After the end of daemon and worker nothing is on the host. Before, the hosts of tenants wait for more.
+    #[track_caller]
+    fn assert_nothing_left(&self) {
+        let left = self.daemon.stopped_inventory();
+        assert!(left.is_empty(), "left on the host:\n{left}");
+    }
+
+    fn publish(&self, folder: &Path) {
+        let folder = folder.display().to_string();
+        self.daemon.cli(["tool", "publish", &folder]).status_is(0);
+    }
+
+    /// Publishes the tool `test.NAME` of one module, with more lines of its manifest.
+    fn publish_module(&self, name: &str, module: &[u8], more: &str) {
+        let folder = self.daemon.instance().scratch(name);
+        fs::write(folder.join("tool.wasm"), module).unwrap();
+        let manifest = format!(
+            "id: test.{name}\nversion: 1.0.0\ncategory: test\nowner: tests\ndescription: A test.\n\
+             entrypoint: {{runtime: wasm, file: tool.wasm}}\nsandbox: {{isolation: wasm, trust: first_party}}\n{more}\n"
+        );
+        fs::write(folder.join("tool.yaml"), manifest).unwrap();
+        self.publish(&folder);
+    }
+
+    fn run(&self, tool: &str, input: &Value) -> Outcome {
+        let input = input.to_string();
+        let words = ["run", "--tool", tool, "--input", &input];
+        self.daemon.instance().start(words).wait(COMPILE)
+    }
+
+    /// Begins a run over HTTP and waits for nothing.
+    fn begin(&self, tool: &str) -> String {
+        let body = json!({"tool": tool, "input": {}});
+        let begun = self.daemon.post("/v1/runs?wait=none", &[], &body);
+        begun.status_is(202).run()
+    }
+
+    /// Waits until a run has said this on standard error.
+    fn await_word(&self, run: &str, word: &str) {
+        let stderr = format!("/v1/runs/{run}/logs/stderr");
+        until("the tool to be up", SOON, || {
+            self.daemon.get(&stderr).text.contains(word).then_some(())
+        });
+    }
+
+    /// Publishes an example, runs it twice, and compares both outputs and what is known of the second.
+    fn example(&self, tool: &str, input: &Value, expected: &Value) {
+        let folder = tool.rsplit('.').next().unwrap();
+        self.publish(&examples().join("tools").join(folder));
+        let first = self.run(tool, input).status_is(0);
+        let answer: Value = serde_json::from_str(&first.out()).unwrap();
+        assert_eq!(&answer, expected, "{}", first.story());
+        let again = self.run(tool, input).status_is(0);
+        assert_eq!(again.stdout, first.stdout, "byte for byte");
+        let rows = self.daemon.rows("");
+        assert_eq!(rows.len(), 2);
+        // Newest first: what was kept held no computer, the control did.
+        let run = |row: &Value| row["run"].as_str().unwrap().to_owned();
+        let (kept, begun) = (run(&rows[0]), run(&rows[1]));
+        let leased = |run: &str| facts(&self.daemon, run, "leased").len();
+        assert_eq!((leased(&kept), leased(&begun)), (0, 1));
+        let refused = self.run(tool, &json!({"other": 1})).status_is(2);
+        assert!(refused.err().contains("input"), "{}", refused.story());
+        assert_eq!(self.daemon.rows("").len(), 2);
+        self.daemon.sealed(&begun, SOON);
+        assert_proven(&self.daemon, &begun);
+    }
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+fn compiled(text: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn a_tool_in_c_is_run_and_its_result_is_kept() {
+    let Some(rig) = Rig::new("a_tool_in_c_is_run_and_its_result_is_kept") else {
+        return;
+    };
+    rig.example(
+        "text.checksum",
+        &json!({"text": "123456789"}),
+        &json!({"bytes": 9, "crc32": "cbf43926"}),
+    );
+    // Escapes, and a character beyond the first plane, by the same rule as any JSON reader.
+    let other = rig.run("text.checksum", &json!({"text": "\"\\\n\u{1}\u{1f600}é"}));
+    let other: Value = serde_json::from_str(&other.status_is(0).out()).unwrap();
+    assert_eq!(other["bytes"], 10);
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn a_tool_in_python_is_run_and_its_result_is_kept() {
+    let test = "a_tool_in_python_is_run_and_its_result_is_kept";
+    let Some(rig) = Rig::with_template(test, Some("python")) else {
+        return;
+    };
+    rig.example(
+        "data.summary",
+        &json!({"numbers": [4, 1, 2.5, 9]}),
+        &json!({"count": 4, "least": 1, "most": 9, "mean": 4.125, "median": 3.25}),
+    );
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn a_tool_in_javascript_is_run_and_its_result_is_kept() {
+    let test = "a_tool_in_javascript_is_run_and_its_result_is_kept";
+    let Some(rig) = Rig::with_template(test, Some("javascript")) else {
+        return;
+    };
+    rig.example(
+        "text.slug",
+        &json!({"title": "Cream tea – twice!"}),
+        &json!({"slug": "cream-tea-twice", "shortened": true}),
+    );
+    rig.assert_nothing_left();
+}
+
+/// The module beside the manifest is what its source gives, where the compiler is that of Debian 12.
+#[test]
+fn the_tool_in_c_is_what_its_source_gives() {
+    const TEST: &str = "the_tool_in_c_is_what_its_source_gives";
+    let version = Command::new("clang").arg("--version").output();
+    let version = version.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+    let same = version.is_ok_and(|said| said.starts_with("Debian clang version 14.0.6"));
+    if !same || !Path::new("/usr/lib/wasm32-wasi/libc.a").is_file() {
+        skip(TEST, "no Debian clang 14.0.6 with wasi-libc");
+        return;
+    }
+    let folder = Daemon::prepared(&[]);
+    let output = folder.instance().scratch("c").join("checksum.wasm");
+    let built = Command::new(examples().join("c/build.sh"))
+        .arg(&output)
+        .output();
+    let built = built.unwrap();
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let there = fs::read(examples().join("tools/checksum/checksum.wasm")).unwrap();
+    assert!(
+        fs::read(output).unwrap() == there,
+        "examples/c/build.sh was not run"
+    );
+}
+
+#[test]
+fn a_tool_that_traps_is_told_with_the_name_of_the_trap() {
+    let Some(rig) = Rig::new("a_tool_that_traps_is_told_with_the_name_of_the_trap") else {
+        return;
+    };
+    rig.publish_module("traps", &compiled(&traps()), "");
+    let trap = rig.run("test.traps", &json!({}));
+    assert_ne!(trap.status, 0);
+    assert!(trap.err().contains("unreachable"), "{}", trap.story());
+    let row = rig.daemon.row(&rig.begin("test.traps"));
+    let row = rig.daemon.sealed(row["run"].as_str().unwrap(), SOON);
+    assert_eq!(reason(&row), "tool_error", "{row:#}");
+    let exit = &row["error"]["details"]["exit"];
+    assert_eq!(exit["kind"], "trap", "{row:#}");
+    let name = exit["name"].as_str().unwrap();
+    assert!(name.contains("unreachable"), "{row:#}");
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn a_floor_above_wasm_refuses_a_module_with_the_reason() {
+    let Some(rig) = Rig::new("a_floor_above_wasm_refuses_a_module_with_the_reason") else {
+        return;
+    };
+    rig.publish_module("hello", &compiled(&guests::hello()), "");
+    rig.run("test.hello", &json!({})).status_is(0);
+    rig.policy("isolation_floor: container");
+    let refused = rig.run("test.hello", &json!({}));
+    assert_ne!(refused.status, 0);
+    assert!(refused.err().contains("container"), "{}", refused.story());
+    assert_eq!(rig.daemon.rows("").len(), 1);
+    rig.assert_nothing_left();
+}
+
+/// Few bytes of which the compiler makes millions of edges of one function, until its memory is full.
+fn bomb() -> Vec<u8> {
+    let table = format!("(block (br_table {} (local.get 0)))", "0 ".repeat(65_001));
+    let tables = table.repeat(110);
+    compiled(&format!(
+        "(module (memory (export \"memory\") 1) (func (export \"_start\")) (func (param i32) {tables}))"
+    ))
+}
+
+#[test]
+fn a_bomb_for_the_compiler_ends_by_its_limit_and_holds_up_no_other_tenant() {
+    let test = "a_bomb_for_the_compiler_ends_by_its_limit_and_holds_up_no_other_tenant";
+    let Some(rig) = Rig::new(test) else { return };
+    let other = tenant(&rig.daemon, "other", "{running: 4}");
+    rig.publish_module("bomb", &bomb(), "");
+    let bomb = rig.begin("test.bomb");
+    let asked = |body: &Value| rig.daemon.ask("POST", "/v1/runs", &other, &[], Some(body));
+    let mut beside = 0;
+    let over = loop {
+        let done = asked(&json!({"command": ["true"]})).unwrap().status_is(200);
+        assert_eq!(reason(&done.json), "completed");
+        let row = rig.daemon.row(&bomb);
+        if row["outcome"].is_object() {
+            break row;
+        }
+        beside += 1;
+    };
+    assert!(
+        beside > 0,
+        "the bomb was over before anybody else ran: {over:#}"
+    );
+    assert_eq!(reason(&over), "resource_exceeded", "{over:#}");
+    assert_eq!(over["error"]["details"]["which"], "compile", "{over:#}");
+    let detail = over["outcome"]["module"]["detail"].to_string();
+    assert!(detail.contains("memory"), "{over:#}");
+    rig.daemon.sealed(&bomb, SOON);
+    rig.assert_nothing_left();
+}
+
+/// Says `up`, sleeps for three seconds, and is done.
+fn waits() -> Vec<u8> {
+    compiled(&guests::with(
+        r#"(data (i32.const 512) "up\n")"#,
+        "(drop (call $put (i32.const 2) (i32.const 512) (i32.const 3)))
+         (i32.store (i32.const 16) (i32.const 1)) ;; monotonic
+         (i64.store (i32.const 24) (i64.const 3000000000))
+         (drop (call $poll_oneoff (i32.const 0) (i32.const 128) (i32.const 1) (i32.const 256)))",
+    ))
+}
+
+/// Kills the daemon in the middle of a run of a tool with these lines, starts it again, and gives the run's
+/// row once it is sealed, with how often it was begun.
+fn killed(rig: &mut Rig, name: &str, more: &str) -> (Value, usize) {
+    rig.publish_module(name, &waits(), more);
+    let run = rig.begin(&format!("test.{name}"));
+    rig.await_word(&run, "up");
+    rig.daemon.kill();
+    rig.daemon.restart(&[]);
+    let row = rig.daemon.sealed(&run, SOON);
+    let begun = facts(&rig.daemon, &run, "leased").len();
+    assert_eq!(facts(&rig.daemon, &run, "concluded").len(), 1);
+    assert_proven(&rig.daemon, &run);
+    (row, begun)
+}
+
+#[test]
+fn a_daemon_killed_in_the_middle_loses_what_shares_a_host_and_takes_up_what_has_its_own() {
+    let test =
+        "a_daemon_killed_in_the_middle_loses_what_shares_a_host_and_takes_up_what_has_its_own";
+    let Some(mut rig) = Rig::new(test) else {
+        return;
+    };
+    let (row, begun) = killed(&mut rig, "lost", "");
+    assert_eq!((reason(&row), begun), ("host_lost", 1), "{row:#}");
+    let (row, begun) = killed(&mut rig, "again", "idempotent: true");
+    assert_eq!((reason(&row), begun), ("completed", 2), "{row:#}");
+    let own = "filesystem: {artifacts: ['*.txt']}";
+    let (row, begun) = killed(&mut rig, "single", own);
+    assert_eq!((reason(&row), begun), ("completed", 1), "{row:#}");
+    rig.assert_nothing_left();
+}
