@@ -51,10 +51,13 @@ impl Runner {
     }
 }
 
-/// Counts what a runner printed. A runner that failed without naming a test is one failure.
+/// How nextest says that a test did not pass.
+const BAD: [&str; 6] = ["FAIL", "TIMEOUT", "TMT", "SIGSEGV", "SIGABRT", "SIGKILL"];
+
+/// Counts what a runner printed. A test that passed at its second try has passed and is named as flaky. A runner that failed without naming a test is one failure.
 pub(crate) fn read(name: &str, text: &str, success: bool) -> Tally {
     let mut tally = Tally::default();
-    let mut failed = BTreeSet::new();
+    let (mut failed, mut flaky) = (BTreeSet::new(), BTreeSet::new());
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         // Indented, it is what a test printed, or a test that nextest runs alone.
@@ -71,18 +74,20 @@ pub(crate) fn read(name: &str, text: &str, success: bool) -> Tally {
                 tally.summary(line.trim());
             }
             ["test", test, "...", "FAILED"] if own => drop(failed.insert((*test).to_owned())),
-            [
-                "FAIL" | "TIMEOUT" | "SIGSEGV" | "SIGABRT" | "SIGKILL",
-                ..,
-                krate,
-                test,
-            ] => {
+            ["TRY", _, end, .., krate, test] | [end, .., krate, test] if BAD.contains(end) => {
                 failed.insert(format!("{krate} {test}"));
+            }
+            ["FLAKY", .., krate, test] => {
+                flaky.insert(format!("{krate} {test}"));
             }
             _ => {}
         }
     }
     tally.add(skips(text));
+    failed.retain(|test| !flaky.contains(test));
+    for test in &flaky {
+        tally.flaky(&format!("{name}: {test}"));
+    }
     for test in &failed {
         tally.fail(&format!("{name}: {test}"));
     }
@@ -144,6 +149,25 @@ mod tests {
         let closing = read("tests", text, false).closing();
         assert!(
             closing.ends_with("1 passed, 2 failed, 0 skipped"),
+            "{closing}"
+        );
+    }
+
+    #[test]
+    fn a_test_that_passed_at_its_second_try_is_named() {
+        let text = "  TRY 1 FAIL [   0.350s] (───) x a::b\n  TRY 1 FAIL [   0.350s] (───) x a::c\n  \
+                    TRY 2 PASS [   0.022s] (2/4) x a::b\n  TRY 2 FAIL [   0.199s] (3/4) x a::c\n\
+                    TRY 2 TMT [   1.004s] (4/4) x a::d\n     \
+                    Summary [   2.400s] 4 tests run: 2 passed (1 flaky), 1 failed, 1 timed out, 0 skipped\n   \
+                    FLAKY 2/2 [   0.022s] (2/4) x a::b\n  TRY 2 FAIL [   0.199s] (3/4) x a::c\n";
+        let closing = read("tests", text, false).closing();
+        assert!(
+            closing.contains("flaky, passed at the second try: tests: x a::b\n"),
+            "{closing}"
+        );
+        assert!(!closing.contains("failed: tests: x a::b"), "{closing}");
+        assert!(
+            closing.ends_with("2 passed, 2 failed, 0 skipped"),
             "{closing}"
         );
     }

@@ -9,6 +9,8 @@ pub(crate) struct Tally {
     failures: Vec<String>,
     /// `name: reason`, one each.
     skips: Vec<String>,
+    /// Tests that failed and then passed, one line each.
+    flaky: Vec<String>,
     /// Closing lines of test runners, as they printed them.
     summaries: Vec<String>,
 }
@@ -27,6 +29,11 @@ impl Tally {
         }
     }
 
+    /// Names a test that failed at first and passed when it was tried again. Its pass is counted by its runner.
+    pub(crate) fn flaky(&mut self, what: &str) {
+        self.flaky.push(what.to_owned());
+    }
+
     /// Keeps the closing line of a test runner.
     pub(crate) fn summary(&mut self, line: &str) {
         self.summaries.push(line.to_owned());
@@ -36,6 +43,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failures.extend(other.failures);
+        self.flaky.extend(other.flaky);
         for skip in other.skips {
             if !self.skips.contains(&skip) {
                 self.skips.push(skip);
@@ -55,6 +63,9 @@ impl Tally {
         let mut text = String::new();
         for skip in &self.skips {
             text.push_str(&format!("skipped: {skip}\n"));
+        }
+        for test in &self.flaky {
+            text.push_str(&format!("flaky, passed at the second try: {test}\n"));
         }
         for failure in &self.failures {
             text.push_str(&format!("failed: {failure}\n"));

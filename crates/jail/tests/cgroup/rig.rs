@@ -134,6 +134,7 @@ pub(crate) fn fork_in(group: Option<&Group>, way: Way, body: impl FnOnce() -> i3
         .and_then(Group::into_cgroup)
         .filter(|_| way == Way::Born);
     let (read, write) = rustix::pipe::pipe().unwrap();
+    let (joined, joins_told) = rustix::pipe::pipe().unwrap();
     // SAFETY: an all-zero `clone_args` is a valid plain fork.
     let mut order: libc::clone_args = unsafe { std::mem::zeroed() };
     order.exit_signal = libc::SIGCHLD as u64;
@@ -165,6 +166,7 @@ pub(crate) fn fork_in(group: Option<&Group>, way: Way, body: impl FnOnce() -> i3
                     libc::_exit(99);
                 }
             }
+            libc::write(joins_told.as_raw_fd(), b"j".as_ptr().cast(), 1);
             let mut byte = 0_u8;
             if libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
                 libc::_exit(98);
@@ -176,6 +178,9 @@ pub(crate) fn fork_in(group: Option<&Group>, way: Way, body: impl FnOnce() -> i3
         pid: pid as i32,
         reaped: false,
     };
+    drop(joins_told);
+    // Ends at once when the child could not join; its status says so.
+    rustix::io::read(&joined, &mut [0_u8]).unwrap();
     if way == Way::Moved {
         for file in group.map_or(Vec::new(), Group::procs) {
             let text = child.pid.to_string();
