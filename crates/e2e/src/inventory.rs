@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 /// `temp`, `holders`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
+    instance: String,
     things: BTreeMap<&'static str, BTreeSet<String>>,
     pids: BTreeSet<i32>,
 }
@@ -30,7 +31,10 @@ impl Inventory {
     }
 
     fn at(name: &str, owner: &Path, state: &Path, run: &Path) -> Self {
-        let mut inventory = Self::default();
+        let mut inventory = Self {
+            instance: name.to_owned(),
+            ..Self::default()
+        };
         inventory.groups(name);
         inventory.owners(owner);
         inventory.namespaces();
@@ -39,6 +43,11 @@ impl Inventory {
         inventory.leases(owner);
         inventory.files(state, run);
         inventory
+    }
+
+    /// Whose it is: the name in the names of its groups.
+    pub fn instance(&self) -> &str {
+        &self.instance
     }
 
     /// Whether there is nothing.

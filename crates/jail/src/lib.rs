@@ -21,6 +21,8 @@ pub mod spawn;
 
 pub mod caps;
 pub mod exec;
+#[cfg(feature = "host")]
+pub mod failpoint;
 pub mod landlock;
 pub mod lockdown;
 pub mod posture;

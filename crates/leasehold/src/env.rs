@@ -1,8 +1,9 @@
 //! Every environment variable that Leasehold reads. Nothing else may read one.
 //!
 //! `leasehold --help` prints this table, and tidy compares it with the documentation.
-//! Builds with debug assertions also read `LEASEHOLD_HOLD`, `LEASEHOLD_FAULT` and `LEASEHOLD_DIE`, for tests: they
-//! hold a run at a stage, make a step of removal fail, or end the daemon at a write.
+//! Builds with debug assertions also read `LEASEHOLD_HOLD`, `LEASEHOLD_FAULT`, `LEASEHOLD_DIE` and
+//! `LEASEHOLD_POINT`, for tests: they hold a run at a stage, make a step of removal fail, end the daemon at a
+//! write, or the supervisor at a resource of the host.
 
 use std::ffi::{OsStr, OsString};
 

@@ -6,6 +6,7 @@ use leasehold_core::end::{LimitHit, decide};
 use leasehold_core::limits::Resource;
 use leasehold_core::record::Artifact;
 use leasehold_core::stage::Stage;
+use leasehold_jail::failpoint;
 use leasehold_protocol::supervisor::Event;
 
 use crate::collector::{self, CollectBounds, CollectJob};
@@ -79,7 +80,7 @@ impl Server {
                 run.record.artifacts = vec![uncollected()];
             }
             Collection::Wanted => {
-                self.start_collector(key);
+                failpoint::around("collector", || self.start_collector(key));
                 if looking || matches!(self.runs[&key].collection, Collection::Running(_)) {
                     return false;
                 }
@@ -202,7 +203,7 @@ impl Server {
         };
         if !run.told_end {
             run.told_end = true;
-            if let Err(error) = run.folder.write(&run.record) {
+            if let Err(error) = failpoint::around("outcome", || run.folder.write(&run.record)) {
                 log::failure("a record could not be written", &error);
             }
             let record = run.record.clone();
@@ -253,7 +254,8 @@ impl Server {
         if run.held {
             return;
         }
-        match run.folder.write_last(&run.record, &mut self.spares) {
+        let (folder, spares) = (&mut run.folder, &mut self.spares);
+        match failpoint::around("last", || folder.write_last(&run.record, spares)) {
             Ok(()) => {
                 self.records.close(&run.record.run);
                 self.records.let_go(&run.record);

@@ -21,6 +21,26 @@ pub(crate) const HOLD_VARIABLE: &str = "LEASEHOLD_HOLD";
 #[cfg(debug_assertions)]
 pub(crate) const FAULT_VARIABLE: &str = "LEASEHOLD_FAULT";
 
+/// `LEASEHOLD_POINT=<file>`: the supervisor that starts next dies at the point that the file names
+/// (`leasehold_jail::failpoint`). It takes the file away and leaves one of that name and `.pid`, which says who it
+/// is. Its successor finds no order, and goes past.
+#[cfg(debug_assertions)]
+pub(crate) const POINT_VARIABLE: &str = "LEASEHOLD_POINT";
+
+/// Reads where this process is to die; in release builds there is nothing to read.
+pub(crate) fn arm() {
+    #[cfg(debug_assertions)]
+    if let Some(file) = std::env::var_os(POINT_VARIABLE)
+        && let Ok(point) = std::fs::read_to_string(&file)
+        && std::fs::remove_file(&file).is_ok()
+    {
+        let mut taken = file;
+        taken.push(".pid");
+        let _ = std::fs::write(taken, std::process::id().to_string());
+        leasehold_jail::failpoint::arm(point.trim());
+    }
+}
+
 impl Failpoints {
     /// Reads the environment; in release builds there is nothing to read.
     pub(crate) fn from_env() -> Self {

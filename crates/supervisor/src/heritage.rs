@@ -10,7 +10,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use leasehold_jail::sys;
 
+use crate::server::FDS_PER_SANDBOX;
+
 const MIB: u64 = 1 << 20;
+/// Descriptors the supervisor keeps for itself.
+pub(crate) const FDS_RESERVED: u64 = 128;
 
 /// A limit that counts for the supervisor or for what it starts.
 struct Kind {
@@ -63,6 +67,17 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
+/// Descriptors: with fewer no sandbox can be made, with more there is a bound on how many.
+const FILES: Kind = Kind {
+    resource: Resource::Nofile,
+    name: "nofile",
+    what: "open files of one process",
+    letter: 'n',
+    least: Some(FDS_RESERVED + FDS_PER_SANDBOX),
+};
+/// So many descriptors are asked for where a starter's limit leaves no room to work.
+const FILES_ROOMY: u64 = 1 << 16;
+
 /// Why no supervisor can work here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -100,6 +115,28 @@ pub(crate) fn shed() -> Result<Vec<String>, Shortage> {
     Ok(stay)
 }
 
+/// Raises the number of descriptors as far as the starter's hard limit goes, and beyond it where that leaves no room
+/// to work and this process may. Returns it.
+///
+/// # Errors
+/// When too few stay.
+pub(crate) fn descriptors() -> Result<u64, Shortage> {
+    let Some(most) = raise(FILES.resource) else {
+        return Ok(1 << 20);
+    };
+    if judge(&FILES, most).is_ok() {
+        return Ok(most);
+    }
+    let roomy = Rlimit {
+        current: Some(FILES_ROOMY),
+        maximum: Some(FILES_ROOMY),
+    };
+    match setrlimit(FILES.resource, roomy) {
+        Ok(()) => Ok(FILES_ROOMY),
+        Err(_) => judge(&FILES, most).map(|()| most),
+    }
+}
+
 fn judge(kind: &Kind, limit: u64) -> Result<(), Shortage> {
     let why = match kind.least {
         None => "would be killed at it",
@@ -115,7 +152,7 @@ fn judge(kind: &Kind, limit: u64) -> Result<(), Shortage> {
 }
 
 /// Raises a limit as far as it goes; what it is then, unless that is no limit.
-pub(crate) fn raise(resource: Resource) -> Option<u64> {
+fn raise(resource: Resource) -> Option<u64> {
     let none = Rlimit {
         current: None,
         maximum: None,
@@ -146,6 +183,12 @@ mod tests {
         let error = judge(fsize, MIB).unwrap_err().to_string();
         assert!(
             error.contains("bytes of one file is 1048576") && error.contains("ulimit -H -f"),
+            "{error}"
+        );
+        assert_eq!(judge(&FILES, 176), Ok(()));
+        let error = judge(&FILES, 64).unwrap_err().to_string();
+        assert!(
+            error.contains("open files of one process is 64") && error.contains("ulimit -H -n"),
             "{error}"
         );
         let error = judge(cpu, 1 << 40).unwrap_err().to_string();

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use leasehold_core::id::{RunId, SandboxId};
+use leasehold_jail::failpoint;
 use rustix::fs::{AtFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
@@ -90,14 +91,17 @@ impl Ledger {
     pub(crate) fn enter(&self, entry: &Entry, spares: &mut Spares) -> io::Result<()> {
         let bytes = serde_json::to_vec(entry).map_err(io::Error::other)?;
         let name = file_name(&entry.sandbox);
-        spares
-            .put(&self.directory, &name, |file| write_whole(file, &bytes))
-            .map(drop)
+        failpoint::around("ledger", || {
+            spares.put(&self.directory, &name, |file| write_whole(file, &bytes))
+        })
+        .map(drop)
     }
 
     /// Removes an entry and keeps its file for another. Idempotent.
     pub(crate) fn retire(&self, sandbox: &SandboxId, spares: &mut Spares) -> io::Result<()> {
-        spares.take(&self.directory, &file_name(sandbox))
+        failpoint::around("ledger_gone", || {
+            spares.take(&self.directory, &file_name(sandbox))
+        })
     }
 
     /// Writes an entry in place of the one before.

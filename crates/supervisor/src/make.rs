@@ -11,6 +11,7 @@ use leasehold_core::record::Usage;
 use leasehold_core::sandbox::state::Action;
 use leasehold_core::spec::SandboxSpec;
 use leasehold_jail::cgroup::{Group, GroupLimits};
+use leasehold_jail::failpoint;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::admit::{Admitted, Host};
@@ -106,19 +107,18 @@ impl Server {
         self.enter_ledger(sandbox, run)?;
         sandbox.act(Action::Create);
         let limits = &sandbox.admitted.limits;
-        let group = self
-            .cgroups
-            .create(
-                sandbox.id.as_str(),
-                &group_limits(&self.host, &sandbox.admitted, 0),
-            )
+        let wanted = group_limits(&self.host, &sandbox.admitted, 0);
+        let name = sandbox.id.as_str();
+        let group = failpoint::around("cgroups", || self.cgroups.create(name, &wanted))
             .map_err(|error| stopped("its control groups could not be made", &error))?;
         sandbox.oom = group.oom_watch();
         sandbox.group = Some(group);
         if sandbox.admitted.image {
             let path = image_path(&self.paths.scratch(), &sandbox.id);
-            let formatting = Formatting::begin(&path, limits.disk_bytes.value, limits.inodes.value)
-                .map_err(|error| stopped(NO_DISK, &error))?;
+            let (bytes, files) = (limits.disk_bytes.value, limits.inodes.value);
+            let begin = || Formatting::begin(&path, bytes, files);
+            let formatting =
+                failpoint::around("image", begin).map_err(|error| stopped(NO_DISK, &error))?;
             self.sources
                 .add(&formatting, Source::Format(key))
                 .map_err(|error| stopped(NO_DISK, &error))?;
@@ -137,7 +137,7 @@ impl Server {
         let Some(formatting) = self.take_formatting(key) else {
             return;
         };
-        match formatting.finish() {
+        match failpoint::around("loop", || formatting.finish()) {
             Ok(image) => {
                 if let Some(sandbox) = self.sandboxes.get_mut(&key) {
                     sandbox.image = Some(image);

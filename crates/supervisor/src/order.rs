@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::limits::Limits;
 use leasehold_core::spec::WorkspaceMode;
 use leasehold_jail::cgroup::Group;
+use leasehold_jail::failpoint;
 use leasehold_jail::spawn::{Disk, IdBlock, Made, MakeFds, MakeSpec, ORDERS_MAX, SpawnError};
 use rustix::net::SocketType;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
@@ -114,8 +115,14 @@ impl Server {
             Unordered::Unmade(self::stopped(what, error))
         };
         let sockets = |error: io::Error| stopped("its sockets could not be made", &error);
-        let (init, init_end) = socket_pair(SocketType::SEQPACKET).map_err(sockets)?;
-        let (stub, stub_end) = socket_pair(SocketType::STREAM).map_err(sockets)?;
+        let pairs = || {
+            Ok((
+                socket_pair(SocketType::SEQPACKET)?,
+                socket_pair(SocketType::STREAM)?,
+            ))
+        };
+        let ((init, init_end), (stub, stub_end)) =
+            failpoint::around("sockets", pairs).map_err(sockets)?;
         if sandbox.cores.is_empty() {
             let limits = &sandbox.admitted.limits;
             sandbox.cores = next_cores(&self.cores, &mut self.next_core, limits);
@@ -135,7 +142,7 @@ impl Server {
         };
         let order = order(sandbox, directory)
             .map_err(|error| stopped("its workspace could not be read", &error))?;
-        self.spawner.order(&order, fds).map_err(|error| {
+        failpoint::around("order", || self.spawner.order(&order, fds)).map_err(|error| {
             let detail = self::stopped("it could not be made", &error);
             match error.spawner_lost() {
                 true => Unordered::Lost(detail),

@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::record::{Observed, RunRecord};
+use leasehold_jail::failpoint;
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with, unlinkat,
 };
@@ -122,18 +123,23 @@ impl Records {
         let name = sandbox.as_str();
         let mut make = || -> io::Result<Blank> {
             let blank = self.blank.as_ref().ok_or(io::ErrorKind::NotFound)?;
-            mkdirat(blank, name, Mode::from_raw_mode(0o700))?;
+            failpoint::around("folder", || {
+                mkdirat(blank, name, Mode::from_raw_mode(0o700))
+            })?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let directory = openat(blank, name, flags, Mode::empty())?;
             let file = |name| {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 openat(&directory, name, flags, Mode::from_raw_mode(0o600))
             };
+            let record = file(RECORD)?;
+            let next = spares.put(&directory, NEXT, |_| Ok(()))?;
+            let spools = || Ok::<_, Errno>([file(SPOOLS[0])?, file(SPOOLS[1])?]);
             Ok(Blank {
                 name: name.to_owned(),
-                record: file(RECORD)?,
-                next: spares.put(&directory, NEXT, |_| Ok(()))?,
-                spools: [file(SPOOLS[0])?, file(SPOOLS[1])?],
+                record,
+                next,
+                spools: failpoint::around("spools", spools)?,
                 directory,
             })
         };
@@ -203,10 +209,14 @@ impl Records {
         let run = record.run.as_str();
         write_whole(&blank.record, &to_bytes(record).map_err(io::Error::other)?)?;
         // The mark is another name of the first record, which costs less than a file of its own.
-        linkat(&blank.directory, RECORD, &self.open, run, AtFlags::empty())?;
+        failpoint::around("record", || {
+            linkat(&blank.directory, RECORD, &self.open, run, AtFlags::empty())
+        })?;
         let flags = RenameFlags::NOREPLACE;
         let from = self.blank.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let published = renameat_with(from, blank.name.as_str(), &self.runs, run, flags);
+        let published = failpoint::around("publish", || {
+            renameat_with(from, blank.name.as_str(), &self.runs, run, flags)
+        });
         if published.is_err() {
             let _ = unlinkat(&self.open, run, AtFlags::empty());
         }

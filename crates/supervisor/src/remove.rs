@@ -10,6 +10,7 @@ use leasehold_core::id::SandboxId;
 use leasehold_core::record::{Observed, Residue};
 use leasehold_core::sandbox::state::Action;
 use leasehold_jail::cgroup::Removed;
+use leasehold_jail::failpoint;
 use leasehold_protocol::supervisor::Event;
 
 use crate::calls::unix_ms;
@@ -158,7 +159,8 @@ impl Server {
         let removed = if fault {
             None
         } else {
-            Some(group.destroy(if reaped { GROUPS_BOUND } else { Duration::ZERO }))
+            let bound = if reaped { GROUPS_BOUND } else { Duration::ZERO };
+            Some(failpoint::around("cgroups_gone", || group.destroy(bound)))
         };
         let empty = removed.as_ref().is_some_and(Removed::complete)
             || matches!(group.populated(), Ok(false));
@@ -265,7 +267,7 @@ impl Server {
         if self.failpoints.fault("uids") {
             return residue("uids", false, "release failed by a test's wish");
         }
-        match uids.give_back(base) {
+        match failpoint::around("uids_gone", || uids.give_back(base)) {
             true => residue("uids", true, "the block was given back"),
             false => residue("uids", false, "the block could not be given back"),
         }

@@ -22,10 +22,10 @@ use leasehold_jail::spawn::{RootlessIds, SpawnError, Spawner, SpawnerConfig};
 use leasehold_jail::{landlock, seccomp, termination};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{DumpableBehavior, Resource};
+use rustix::process::DumpableBehavior;
 
 use crate::admit::Host;
-use crate::heritage::{self, Shortage};
+use crate::heritage::{self, FDS_RESERVED, Shortage};
 use crate::ledger::Ledger;
 use crate::lock::Lock;
 use crate::log;
@@ -39,8 +39,6 @@ use crate::source::Key;
 use crate::spare::Spares;
 use crate::sweep::{Depth, SweepError, open_registry, sweep_locked};
 
-/// Descriptors the supervisor keeps for itself.
-const FDS_RESERVED: u64 = 128;
 /// Callers that may wait to be accepted.
 const BACKLOG: i32 = 1_024;
 /// Most cores that are handed out.
@@ -122,8 +120,9 @@ fn run(config: Config) -> Result<(), StartError> {
     let Some(lock) = Lock::try_take(&paths).map_err(SweepError::from)? else {
         return Ok(());
     };
+    crate::failpoint::arm();
     let signals = termination::termination_events().map_err(io_error("taking over signals"))?;
-    let capacity = room_for_sandboxes();
+    let capacity = room_for_sandboxes()?;
     let root = rustix::process::geteuid().is_root();
     let spawner_seed = SpawnerSeed {
         agent: memory_file().map_err(StartError::Agent)?,
@@ -328,10 +327,9 @@ fn fill_and_seal(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Raises the descriptor limit as far as it goes. Returns how many sandboxes fit it.
-fn room_for_sandboxes() -> usize {
-    let now = heritage::raise(Resource::Nofile).unwrap_or(1 << 20);
-    let room = now.saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX;
-    usize::try_from(room).unwrap_or(usize::MAX).clamp(1, 16_384)
+fn room_for_sandboxes() -> Result<usize, Shortage> {
+    let room = heritage::descriptors()?.saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX;
+    Ok(usize::try_from(room).unwrap_or(usize::MAX).clamp(1, 16_384))
 }
 
 fn own_cores() -> Vec<u32> {

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::end::{CancelledBy, LimitHit};
 use leasehold_core::limits::{OnDenied, Resource};
 use leasehold_core::stage::Stage;
+use leasehold_jail::failpoint;
 use leasehold_protocol::guest::ExecRequest;
 use leasehold_protocol::socket::send_with_fds;
 use leasehold_protocol::supervisor::Event;
@@ -149,7 +150,7 @@ impl Server {
 
     /// Hands the command over to the stub, with its descriptors.
     fn send_message(&mut self, key: Key) {
-        if let Err(error) = self.prepare_message(key) {
+        if let Err(error) = failpoint::around("pipes", || self.prepare_message(key)) {
             let Some(run) = self.runs.get_mut(&key) else {
                 return;
             };
@@ -165,7 +166,7 @@ impl Server {
         run.started = Some(now);
         if let Some(sandbox) = sandbox {
             self.arm(key, sandbox, now);
-            self.continue_message(sandbox);
+            failpoint::around("message", || self.continue_message(sandbox));
         }
     }
 

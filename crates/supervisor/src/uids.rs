@@ -12,6 +12,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use leasehold_jail::failpoint;
+
 /// Ids of one block.
 pub const BLOCK: u32 = 65_536;
 /// First id of the first block.
@@ -82,12 +84,14 @@ impl Uids {
                 // Two processes may have one number where containers share the registry, and a file
                 // that is written twice would change what its other names say.
                 let path = self.holders.join(crate::calls::new_sandbox_id().as_str());
-                let mut file = fs::File::create_new(&path)?;
-                file.write_all(self.ledger.as_os_str().as_encoded_bytes())?;
+                failpoint::around("holder", || {
+                    let mut file = fs::File::create_new(&path)?;
+                    file.write_all(self.ledger.as_os_str().as_encoded_bytes())
+                })?;
                 self.holder.insert(path)
             }
         };
-        match fs::hard_link(holder, entry) {
+        match failpoint::around("uids", || fs::hard_link(holder, entry)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),

@@ -53,6 +53,8 @@ pub use warm::warm_attach;
 
 use locate::{Controller, Located, Set};
 
+use crate::failpoint;
+
 /// Most names [`Cgroups::list`] returns.
 pub const LIST_MAX: usize = 65_536;
 /// Most bytes of a group's name.
@@ -357,7 +359,7 @@ impl Cgroups {
         limits.check(&self.controls)?;
         let mut group = Group::empty(name);
         for tree in &self.trees {
-            let made = group.add_new(tree);
+            let made = failpoint::around("cgroup", || group.add_new(tree));
             if let Err(source) = made {
                 group.undo();
                 return Err(CgroupError::Create {

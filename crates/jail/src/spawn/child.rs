@@ -23,7 +23,7 @@ use super::userns::Maker;
 use super::wire::{self, Order, Progress};
 use super::workspace::{self, Source};
 use super::{netns, template::Template};
-use crate::{caps, sys};
+use crate::{caps, failpoint, sys};
 
 /// Everything the first process needs, inherited by the clone.
 pub(super) struct Plan<'a> {
@@ -49,19 +49,21 @@ pub(super) fn run(plan: &Plan<'_>) -> ! {
 }
 
 fn become_agent(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
-    join(plan).at(MakeStep::Cgroup)?;
+    let spawner = plan.progress;
+    failpoint::around_in_child("enter", spawner, || join(plan)).at(MakeStep::Cgroup)?;
     host_name().at(MakeStep::HostName)?;
     if let Some(namespace) = plan.network {
         netns::enter(namespace).at(MakeStep::Network)?;
     }
-    let (tree, copied) = build(plan)?;
+    let (tree, copied) = failpoint::around_in_child("mounts", spawner, || build(plan))?;
     let workspace = workspace::open(&tree).at(MakeStep::Workspace)?;
     let scratch = workspace::open_scratch(&tree).at(MakeStep::Scratch)?;
 
     let user_namespace = wire::await_go(plan.progress).at(MakeStep::Ids)?;
     unshare(UnshareFlags::NEWCGROUP).at(MakeStep::CgroupNamespace)?;
     enter(&user_namespace).at(MakeStep::UserNamespace)?;
-    identity(plan.maker).at(MakeStep::Identity)?;
+    failpoint::around_in_child("identity", spawner, || identity(plan.maker))
+        .at(MakeStep::Identity)?;
     cut_capabilities(plan.maker).at(MakeStep::Capabilities)?;
     rustix::process::chdir(c"/").at(MakeStep::Handover)?;
     let namespaces = namespaces(&tree.proc).at(MakeStep::Answer)?;

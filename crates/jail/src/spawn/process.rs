@@ -22,6 +22,7 @@ use super::template::Template;
 use super::tree;
 use super::userns::{self, Blanks, Maker, Mapper, RootlessIds};
 use super::wire::{self, Answer, Order};
+use crate::failpoint;
 use crate::mount::{self, PLAIN};
 
 /// How long nobody must have ordered anything before a network namespace is made ahead.
@@ -154,7 +155,7 @@ impl<'a> Spawner<'a> {
             filled &= self.blanks.fill_one(proc).is_ok();
         }
         if self.pool.wants() {
-            filled &= self.pool.fill_one(proc);
+            filled &= failpoint::around("netns", || self.pool.fill_one(proc));
         }
         filled
     }
@@ -173,7 +174,7 @@ impl<'a> Spawner<'a> {
             namespaces |= UnshareFlags::NEWNET;
         }
         let group = order.cgroup.as_ref().map(AsFd::as_fd);
-        let side = clone_process(namespaces, group)
+        let side = failpoint::around("process", || clone_process(namespaces, group))
             .at(MakeStep::Clone)
             .map_err(|failed| (failed, None))?;
         let (pid, pidfd) = match side {
@@ -234,7 +235,8 @@ impl<'a> Spawner<'a> {
     fn attend(&mut self, order: &Order, progress: BorrowedFd<'_>) -> Result<(), Failed> {
         let map = self.maker.map(order.spec.ids);
         let proc = self.template.proc.as_fd();
-        let namespace = self.blanks.with_maps(proc, &map, &map).at(MakeStep::Ids)?;
+        let namespace = failpoint::around("userns", || self.blanks.with_maps(proc, &map, &map))
+            .at(MakeStep::Ids)?;
         self.leave_given()?;
         self.await_sealed(order.spec.deadline).at(MakeStep::Exec)?;
         // A process that failed early has said why; that is read when its socket ends.
