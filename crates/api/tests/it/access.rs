@@ -43,6 +43,9 @@ enum Key {
 
 const UNKNOWN_RUN: &str = "raaaaaaaaaaaaaaaaaaaa";
 const UNKNOWN_KEY: &str = "kaaaaaaaaaaaaaaaaaaaa";
+const MODULE_KIND: &str = "application/wasm";
+/// A module that exports an empty `_start`.
+const MODULE: &[u8] = b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\x07\x0a\x01\x06_start\0\0\x0a\x04\x01\x02\0\x0b";
 const BAD_IDS: &[&str] = &["x", "..", "r%2f", "r*", "RAAAAAAAAAAAAAAAAAAAA"];
 
 fn nothing() -> Option<Value> {
@@ -117,6 +120,10 @@ const CASES: &[Case] = &[
     },
     Case {
         kind: Some("application/x-tar"),
+        ..post("/v1/uploads", nothing, Key::Runner)
+    },
+    Case {
+        kind: Some(MODULE_KIND),
         ..post("/v1/uploads", nothing, Key::Runner)
     },
     get("/v1/tools", Key::Auditor),
@@ -217,8 +224,11 @@ fn fill<S: AsRef<str>>(path: &str, parts: &[S]) -> String {
 async fn call(rig: &Rig, case: &Case, path: &str, token: Option<&str>) -> Answer {
     match case.kind {
         Some(kind) => {
-            rig.bytes(case.method, path, token, kind, crate::rig::archive())
-                .await
+            let bytes = match kind {
+                MODULE_KIND => MODULE.to_vec(),
+                _ => crate::rig::archive(),
+            };
+            rig.bytes(case.method, path, token, kind, bytes).await
         }
         None => rig.call(case.method, path, token, (case.body)()).await,
     }
@@ -351,6 +361,102 @@ fn may(case: &Case, key: Key) -> bool {
     match (case.needs, key) {
         (Key::Runner, Key::Auditor) => false,
         (needs, key) => rank(key) >= rank(needs),
+    }
+}
+
+/// What was uploaded is named by the digest of its bytes, which another tenant may know: that opens nothing, and looks
+/// like what nobody uploaded.
+#[tokio::test(flavor = "multi_thread")]
+async fn p66_an_upload_is_its_tenants_alone_whoever_knows_its_digest() {
+    let rig = Rig::new().await;
+    let world = rig.world().await;
+    let unknown = format!("sha256:{}", "0".repeat(64));
+    let module = |digest: &str| json!({"command": ["x"], "module": digest});
+    let archive = |digest: &str| {
+        let workspace = json!({"mode": "upload", "content": digest});
+        json!({"command": ["true"], "workspace": workspace})
+    };
+    type Request<'a> = &'a dyn Fn(&str) -> Value;
+    let kinds: [(&str, Vec<u8>, Request<'_>); 2] = [
+        (MODULE_KIND, MODULE.to_vec(), &module),
+        ("application/x-tar", crate::rig::archive(), &archive),
+    ];
+    for (kind, bytes, request) in kinds {
+        let (path, key) = ("/v1/uploads", Some(world.acme.runner.as_str()));
+        let made = rig.bytes("POST", path, key, kind, bytes.clone()).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{kind}: {}", made.text());
+        let digest = made.json()["digest"].as_str().unwrap().to_owned();
+        let run = async |key: &str, digest: &str| {
+            rig.call("POST", "/v1/runs", Some(key), Some(request(digest)))
+                .await
+        };
+        // The control: to its own tenant it is there, whatever becomes of the run.
+        let own = run(&world.acme.runner, &digest).await;
+        assert!(
+            !own.text().contains("no such upload"),
+            "{kind}: {}",
+            own.text()
+        );
+        let other = run(&world.globex.admin, &digest).await;
+        let nobodys = run(&world.globex.admin, &unknown).await;
+        assert_eq!(
+            nobodys.status,
+            StatusCode::BAD_REQUEST,
+            "{}",
+            nobodys.text()
+        );
+        assert!(
+            nobodys.text().contains("no such upload"),
+            "{}",
+            nobodys.text()
+        );
+        assert_eq!(
+            (other.status, other.text().replace(&digest, &unknown)),
+            (nobodys.status, nobodys.text()),
+            "{kind} tells what is another's"
+        );
+        for bad in [
+            "",
+            "x",
+            "..",
+            "sha256:",
+            "sha256:00",
+            "sha512:00",
+            &digest[..70],
+        ] {
+            let answer = run(&world.acme.runner, bad).await;
+            let text = answer.text();
+            assert_eq!(
+                answer.status,
+                StatusCode::BAD_REQUEST,
+                "{kind} {bad:?}: {text}"
+            );
+        }
+        // The other tenant sends the same bytes: now they are its own, too.
+        let key = Some(world.globex.runner.as_str());
+        let again = rig.bytes("POST", path, key, kind, bytes).await;
+        assert_eq!(again.status, StatusCode::CREATED, "{}", again.text());
+        let theirs = run(&world.globex.runner, &digest).await;
+        assert!(
+            !theirs.text().contains("no such upload"),
+            "{}",
+            theirs.text()
+        );
+    }
+    // What is no module, and what is none of the kinds.
+    for (kind, bytes) in [
+        (MODULE_KIND, b"\0asm".to_vec()),
+        (MODULE_KIND, crate::rig::archive()),
+        ("application/zip", MODULE.to_vec()),
+    ] {
+        let key = Some(world.acme.runner.as_str());
+        let answer = rig.bytes("POST", "/v1/uploads", key, kind, bytes).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::BAD_REQUEST,
+            "{kind}: {}",
+            answer.text()
+        );
     }
 }
 

@@ -212,7 +212,9 @@ impl Control {
     /// `forbidden`; `exists` for a name that was ever used.
     pub async fn create_tenant(&self, who: &Principal, name: &Name) -> Result<Tenant, PublicError> {
         let store = self.engine.parts.store.as_ref();
-        tenants::create(store, who, self.now(), name.clone(), Vec::new()).await
+        let made = tenants::create(store, who, self.now(), name.clone(), Vec::new()).await?;
+        self.engine.tenant_came();
+        Ok(made)
     }
 
     /// Suspends a tenant or lets it go on.

@@ -50,6 +50,11 @@ impl Floor {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says whether there is but one tenant.
+    pub(crate) fn set_alone(&self, alone: bool) {
+        self.held().queue.set_alone(alone);
+    }
+
     /// Keeps a place for a run that is about to be admitted.
     pub(crate) fn reserve(
         &self,

@@ -113,6 +113,8 @@ impl Engine {
             uploading: tokio::sync::Mutex::default(),
             warm: warm::Warm::default(),
         });
+        let tenants = engine.parts.store.tenants().await?;
+        engine.floor.set_alone(tenants.len() <= 1);
         engine.take_up_all().await?;
         tokio::spawn(recover::keep_together(Arc::downgrade(&engine)));
         Ok(engine)
@@ -173,6 +175,11 @@ impl Engine {
                 Err(PublicError::new(ErrorKind::Unavailable, message))
             }
         }
+    }
+
+    /// There is a tenant more: places are kept for those that hold none from now on.
+    pub(crate) fn tenant_came(&self) {
+        self.floor.set_alone(false);
     }
 
     /// Runs that are stuck and why. They are shown, never tried again by themselves.

@@ -26,7 +26,7 @@ pub(crate) struct ServeFlags {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Most runs at once, the last eighth for tenants that have none [default: 16 for each core]
+    /// Most runs at once; of several tenants, those that have none get the last eighth [default: 16 for each core]
     #[arg(long, value_name = "COUNT")]
     pub(crate) running_max: Option<u32>,
     /// Untouched sandboxes kept parked; 0 keeps none [default: 2]

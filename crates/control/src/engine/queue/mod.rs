@@ -9,7 +9,7 @@
 //!
 //! A run that holds a computer is not pushed out, so that weights alone would let one tenant with long runs have
 //! every computer for as long as those take. The last few are therefore for tenants that hold none
-//! ([`Bounds::spare`]).
+//! ([`Bounds::spare`]), where there is more than one tenant.
 //!
 //! Within a tenant one step of priority is worth ten seconds of waiting, so that no run waits for ever.
 //! A run whose tool is at its cap holds up no run of another tool.
@@ -184,6 +184,8 @@ impl Full {
 #[derive(Debug)]
 pub(crate) struct FairQueue {
     bounds: Bounds,
+    /// There is one tenant and no other that could come.
+    alone: bool,
     lanes: BTreeMap<Name, Lane>,
     now_virtual: u64,
     waiting: HashMap<RunId, Waiting>,
@@ -198,6 +200,7 @@ impl FairQueue {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
+            alone: false,
             lanes: BTreeMap::new(),
             now_virtual: 0,
             waiting: HashMap::new(),
@@ -206,6 +209,11 @@ impl FairQueue {
             arrivals: 0,
             queued: 0,
         }
+    }
+
+    /// Says whether there is but one tenant, for which no place needs to be kept free of itself.
+    pub(crate) fn set_alone(&mut self, alone: bool) {
+        self.alone = alone;
     }
 
     /// Keeps a place for a run that is about to be admitted. To be followed by [`FairQueue::push`] or
@@ -299,7 +307,7 @@ impl FairQueue {
         if free == 0 {
             return None;
         }
-        let scarce = free <= self.bounds.spare;
+        let scarce = !self.alone && free <= self.bounds.spare;
         let present = self.now_virtual;
         let lanes = self.lanes.iter();
         let lanes = lanes.filter(|(_, lane)| !scarce || lane.running == 0);

@@ -280,6 +280,26 @@ fn a_tenant_with_long_runs_leaves_room_for_those_that_hold_none() {
     assert!(waited(none, 1) >= hour - Duration::from_secs(60));
 }
 
+/// Where there is one tenant it has every computer; from the second on, the last few are kept again.
+#[test]
+fn a_tenant_that_is_alone_has_every_computer() {
+    let bounds = Bounds::new(32, 1_000);
+    let begun = |alone: bool| {
+        let mut world = World::with(bounds);
+        world.queue.set_alone(alone);
+        for _ in 0..40 {
+            world.ask("only", &share(1, 1_000), 0, LONG);
+        }
+        let begun = world.start_all().len();
+        world.queue.set_alone(false);
+        world.ask("other", &share(1, 1_000), 0, LONG);
+        (begun, world.start_all().len())
+    };
+    assert_eq!(begun(true), (32, 0));
+    // The control: as one of several it leaves the last eighth, and another has it at once.
+    assert_eq!(begun(false), (28, 1));
+}
+
 #[test]
 fn the_bytes_of_waiting_and_running_requests_are_bounded_and_come_free_at_the_end() {
     let mut queue = FairQueue::new(Bounds::new(1, 100));

@@ -23,6 +23,9 @@ use super::{Task, Watched};
 const BEAT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Pause before an order that did not arrive is given again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long a worker may leave the order to end a run unanswered until it counts as lost: the run is over for us
+/// then, whatever that worker does once it answers again.
+const UNANSWERED_MAX: Duration = Duration::from_secs(20);
 
 /// What is to be done while it runs.
 struct Watch {
@@ -32,6 +35,8 @@ struct Watch {
     cancel_sent: bool,
     /// When an order of the engine's own is given (again).
     order_at: Option<Instant>,
+    /// Since when such an order has had no answer.
+    unanswered: Option<Instant>,
     /// When the lease was last seen to hold.
     held_at: Instant,
     beat: Duration,
@@ -56,6 +61,7 @@ impl Task {
             stages: 0,
             cancel_sent: false,
             order_at: self.verdict.is_some().then(Instant::now),
+            unanswered: None,
             held_at: Instant::now(),
             beat: (lease / 3).clamp(BEAT.0, BEAT.1),
             input: self.feed(execution.input.take()),
@@ -103,7 +109,11 @@ impl Task {
                     });
                     watch.order_at = Some(Instant::now());
                 }
-                Next::Order => self.order(watch).await,
+                Next::Order => {
+                    if !self.order(watch).await {
+                        return Ok(Watched::Lost);
+                    }
+                }
                 Next::Beat => {
                     self.beat(watch).await?;
                     next_beat = Instant::now() + watch.beat;
@@ -187,10 +197,17 @@ impl Task {
         Ok(())
     }
 
-    /// Ends it at once, for the engine's own reason.
-    async fn order(&mut self, watch: &mut Watch) {
+    /// Ends it at once, for the engine's own reason. Whether its worker still counts.
+    async fn order(&mut self, watch: &mut Watch) -> bool {
+        let since = *watch.unanswered.get_or_insert_with(Instant::now);
+        if self.cancel(CancelledBy::Operator, true).await {
+            watch.unanswered = None;
+        } else if since.elapsed() > UNANSWERED_MAX {
+            tracing::warn!(run = %self.live.run, "its worker does not answer; the run is given up");
+            return false;
+        }
         watch.order_at = Some(Instant::now() + AGAIN);
-        self.cancel(CancelledBy::Operator, true).await;
+        true
     }
 
     /// Looks whether the lease still holds. A holder that cannot tell for the length of a lease ends its
