@@ -137,6 +137,7 @@ impl Objects {
             .mode(0o700)
             .create(&dir)
             .map_err(failed)?;
+        remove_staging(&dir.join("sha256")).map_err(failed)?;
         let store = LocalFileSystem::new_with_prefix(&dir)?.with_fsync(true);
         Ok(Self {
             store: Arc::new(store),
@@ -281,6 +282,27 @@ impl Objects {
     fn remembered(&self) -> std::sync::MutexGuard<'_, HashMap<Digest, Seen>> {
         self.compared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Removes what a put that was broken off left beside the objects: a file of one part is staged there, under
+/// its name with `#` and a number.
+fn remove_staging(shards: &std::path::Path) -> std::io::Result<()> {
+    let entries = |dir: &std::path::Path| match std::fs::read_dir(dir) {
+        Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    };
+    for shard in entries(shards)? {
+        if !shard.file_type()?.is_dir() {
+            continue;
+        }
+        for entry in entries(&shard.path())? {
+            if entry.file_name().as_encoded_bytes().contains(&b'#') {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn told(error: object_store::Error, digest: &Digest) -> ObjectError {

@@ -167,6 +167,69 @@ fn artifacts_are_listed_and_taken_after_the_run() {
     );
 }
 
+/// A glob means the names as they were made, and a name of the list means itself.
+#[test]
+fn artifacts_with_names_that_need_escaping_are_listed_and_taken() {
+    let instance = Instance::new();
+    let script = r#"mkdir o; cd o; for name in 'a*b' axb '[x]' x 'back\slash' "$(printf 'new\nline')" "$(printf 'not\377text')" ' b ' '-n'; do printf %s "$name" > "./$name"; done"#;
+    instance.sh(&["--artifact", "o"], script).status_is(0);
+    let run = instance.last_record()["run"].as_str().unwrap().to_owned();
+    let listed = instance
+        .cli(["artifacts", "--json", &run])
+        .status_is(0)
+        .json();
+    let listed = listed.as_array().unwrap();
+    let names: Vec<&str> = listed
+        .iter()
+        .map(|one| one["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(names.len(), 9, "{names:?}");
+    let taken = |glob: &str| -> Vec<Vec<u8>> {
+        let out = instance.scratch("taken");
+        fs::remove_dir_all(&out).unwrap();
+        let place = out.to_string_lossy().into_owned();
+        let words = ["artifacts", &run, "--out", &place, "--", glob];
+        instance.cli(words).status_is(0);
+        let there = fs::read_dir(out.join("o"))
+            .unwrap()
+            .map(|entry| entry.unwrap());
+        let mut names: Vec<Vec<u8>> = there
+            .map(|entry| {
+                let name = std::os::unix::ffi::OsStringExt::into_vec(entry.file_name());
+                assert_eq!(
+                    fs::read(entry.path()).unwrap(),
+                    name,
+                    "its bytes are its own"
+                );
+                name
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    let cases: [(&str, &[&[u8]]); 8] = [
+        ("o/a*b", &[b"a*b", b"axb"]),
+        ("o/a\\*b", &[b"a*b"]),
+        ("o/[[]x]", &[b"[x]"]),
+        ("o/back\\\\slash", &[b"back\\slash"]),
+        ("o/new?line", &[b"new\nline"]),
+        ("o/not?text", &[b"not\xfftext"]),
+        ("o/ b ", &[b" b "]),
+        ("o/-n", &[b"-n"]),
+    ];
+    for (glob, wanted) in cases {
+        assert_eq!(taken(glob), wanted, "{glob}");
+    }
+    // What the list says of a name finds it.
+    for name in names {
+        let found = taken(name).len();
+        assert!(
+            found == 1 || name == "o/a*b" && found == 2 || name == "o/[x]" && found == 2,
+            "{name}"
+        );
+    }
+}
+
 /// Before the end of a run nothing is collected, and that is what is said.
 #[test]
 fn artifacts_of_a_run_that_is_not_over_are_none_yet() {

@@ -85,8 +85,17 @@ async fn bounds_hold_and_nothing_half_written_stays() {
     // What a killed process left is gone at the next start.
     std::fs::create_dir_all(scratch.path().join("incoming")).unwrap();
     std::fs::write(scratch.path().join("incoming/7#1"), "half").unwrap();
-    drop(Objects::local(scratch.path()).unwrap());
+    // A small one is staged beside its place, and the whole ones there stay.
+    let whole = objects.put(b"whole").await.unwrap();
+    let hex = Digest::of(b"half").hex();
+    let shard = scratch.path().join("sha256").join(&hex[..2]);
+    std::fs::create_dir_all(&shard).unwrap();
+    std::fs::write(shard.join(format!("{hex}#1")), "ha").unwrap();
+    assert_eq!(files_below(&scratch, "sha256"), 2);
+    let next = Objects::local(scratch.path()).unwrap();
     assert_eq!(files_below(&scratch, "incoming"), 0);
+    assert_eq!(files_below(&scratch, "sha256"), 1);
+    assert_eq!(next.size(&whole.digest).await.unwrap(), 5);
 }
 
 #[tokio::test]

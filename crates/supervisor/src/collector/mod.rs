@@ -156,7 +156,8 @@ pub fn check(globs: &[String]) -> Result<(), GlobError> {
     Globs::parse(globs).map(drop)
 }
 
-/// Which of these paths below a workspace the globs want, as a collection would find them.
+/// Which of these paths below a workspace the globs want, as a collection would find them. The paths are as a list
+/// of artifacts has them, and a glob that is one of them letter for letter wants it, whatever it means else.
 ///
 /// # Errors
 /// Names the first glob that is none.
@@ -164,8 +165,12 @@ pub fn wanted<'a>(
     globs: &[String],
     paths: impl Iterator<Item = &'a str>,
 ) -> Result<Vec<bool>, GlobError> {
-    let globs = Globs::parse(globs)?;
-    Ok(paths.map(|path| globs.wants(path.as_bytes())).collect())
+    let parsed = Globs::parse(globs)?;
+    let wants = |path: &str| {
+        let bytes = names::unescape(path);
+        globs.iter().any(|glob| glob == path) || bytes.is_ok_and(|bytes| parsed.wants(&bytes))
+    };
+    Ok(paths.map(wants).collect())
 }
 
 /// Name of the copy of the file at this place of the list, counted from 0.

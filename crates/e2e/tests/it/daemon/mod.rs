@@ -2,6 +2,7 @@
 //!
 //! - `kills`: the daemon dies before and after every durable write and message.
 //! - `workers`: its supervisor dies at every stage.
+//! - `points`: its supervisor dies before and after every resource of the host.
 //! - `crowd`: many sandboxes, a daemon that is away, a neighbour, a drain.
 //! - `shares`: one key for two hundred, one tenant against another.
 //! - `broken`: what is broken by hand, and what is left behind on purpose.
@@ -10,18 +11,23 @@
 //! - `door`: who is let in, what is refused, what is told.
 //! - `doors`: many connections, half requests, no descriptors.
 //! - `scarce`: no descriptors, no room on the disk.
+//! - `fenced`: a worker that is stopped past its lease, a daemon that is stopped.
+//! - `upgrade`: a newer binary over what an older one left.
 //! - `soak`: three hundred cycles with random deaths.
 
 mod broken;
 mod crowd;
 mod door;
 mod doors;
+mod fenced;
 mod kills;
 mod modules;
+mod points;
 mod proof;
 mod scarce;
 mod shares;
 mod soak;
+mod upgrade;
 mod workers;
 
 use std::collections::BTreeSet;
