@@ -1,4 +1,4 @@
-//! The project's own tasks: `cargo xtask ci|tidy|bench|test-v2|setup|demo|wasm|templates`.
+//! The project's own tasks: `cargo xtask ci|tidy|bench|soak|test-v2|setup|demo|wasm|templates`.
 //!
 //! All automation is here, in Rust, so that a person and CI run the same code. Nothing of the product
 //! may depend on it.
@@ -28,12 +28,16 @@ use anyhow::{Result, bail};
 use tally::Tally;
 
 /// The tasks and what each does.
-const TASKS: [(&str, &str); 8] = [
+const TASKS: [(&str, &str); 9] = [
     ("ci", "all that CI runs, in its order"),
     ("tidy", "rules of the work tree that no compiler holds"),
     (
         "bench",
         "build for release and measure against other runtimes",
+    ),
+    (
+        "soak",
+        "2,000 cycles through a daemon; what it holds must not grow",
     ),
     (
         "test-v2",
@@ -78,6 +82,7 @@ fn dispatch(words: &[&str]) -> Result<Tally> {
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
         ["bench", rest @ ..] => bench::run(rest),
+        ["soak"] => bench::soak(),
         ["setup"] => setup::run(&[&setup::DEMO[..], &setup::TESTS[..]].concat()),
         ["demo"] => demo::run(),
         ["wasm"] => wasm::run(wasm::Speed::Release),
