@@ -10,6 +10,7 @@
     reason = "a panic in the harness is a failed test, which is what it is for"
 )]
 
+mod alone;
 mod binary;
 mod cli;
 mod daemon;
@@ -19,6 +20,7 @@ mod inventory;
 mod skips;
 mod wait;
 
+pub use alone::alone;
 pub use binary::leasehold;
 pub use cli::{OUTPUT_MAX, Outcome, Running};
 pub use daemon::{Answer, Daemon};

@@ -5,6 +5,8 @@ use leasehold_core::limits::Resource;
 use leasehold_protocol::wasm::RunLimits;
 use wasmtime::{ResourceLimiter, Result};
 
+use crate::engine::TABLE_MAX;
+
 /// Bytes that an element of a table is charged for.
 const ELEMENT_BYTES: u64 = 16;
 
@@ -100,7 +102,8 @@ impl ResourceLimiter for Meter {
     }
 
     fn table_growing(&mut self, now: usize, wanted: usize, most: Option<usize>) -> Result<bool> {
-        if most.is_some_and(|most| wanted > most) {
+        // A pool says its own bound where the module has none, or a larger one.
+        if most.is_some_and(|most| wanted > most && most < TABLE_MAX) {
             return Ok(false);
         }
         let more = (wanted.saturating_sub(now) as u64).saturating_mul(ELEMENT_BYTES);

@@ -338,3 +338,104 @@ fn open_files_are_bounded() {
         (leasehold_core::limits::Resource::Handles, 100)
     );
 }
+
+/// Closes the folder `deep` that it opened, or does not, and then opens a file below it.
+fn uses_after(close: bool) -> Acts {
+    let mut acts = Acts::default();
+    let (at, len) = acts.name("deep");
+    acts.act(&format!(
+        "(call $path_open (i32.const 3) (i32.const 1) (i32.const {at}) (i32.const {len})
+           (i32.const 2) (i64.const 0x3fffffff) (i64.const 0x3fffffff) (i32.const 0) (i32.const 72))"
+    ));
+    if close {
+        acts.act("(call $fd_close (i32.load (i32.const 72)))");
+    }
+    let (at, len) = acts.name("file");
+    acts.act(&format!(
+        "(call $path_open (i32.load (i32.const 72)) (i32.const 1) (i32.const {at}) (i32.const {len})
+           (i32.const 0) (i64.const {READ}) (i64.const 0) (i32.const 0) (i32.const 64))"
+    ));
+    acts
+}
+
+const BAD_DESCRIPTOR: u32 = 8;
+
+#[test]
+fn p18_a_directory_that_was_closed_is_not_there_any_more() {
+    let tree = Tree::new("closed");
+    fs::create_dir(tree.0.join("w/deep")).unwrap();
+    fs::write(tree.0.join("w/deep/file"), "x").unwrap();
+    assert_eq!(errnos(&uses_after(false), &tree, false), [0, 0]);
+    assert_eq!(
+        errnos(&uses_after(true), &tree, false),
+        [0, 0, BAD_DESCRIPTOR]
+    );
+    // One that it was given can be closed like any other; nothing comes back by its name.
+    let mut acts = Acts::default();
+    acts.open(3, "mine", false, READ)
+        .act("(call $fd_close (i32.const 3))")
+        .open(3, "mine", false, READ)
+        .open(4, "../w/mine", false, READ);
+    let got = errnos(&acts, &tree, false);
+    assert_eq!(got[..3], [0, 0, BAD_DESCRIPTOR]);
+    assert_ne!(got[3], 0);
+}
+
+/// A directory that is removed while a run holds it stays that directory: what comes in its place is another.
+#[test]
+fn p18_a_directory_that_was_removed_leads_nowhere() {
+    let tree = Tree::new("removed");
+    let mut acts = Acts::default();
+    let (at, len) = acts.name("gone");
+    let name = format!("(i32.const {at}) (i32.const {len})");
+    acts.act(&format!(
+        "(call $path_create_directory (i32.const 3) {name})"
+    ));
+    acts.act(&format!(
+        "(call $path_open (i32.const 3) (i32.const 1) {name}
+           (i32.const 2) (i64.const 0x3fffffff) (i64.const 0x3fffffff) (i32.const 0) (i32.const 72))"
+    ));
+    let mut last = acts.name("made");
+    let make = |(at, len): (usize, usize)| {
+        format!(
+            "(call $path_open (i32.load (i32.const 72)) (i32.const 1) (i32.const {at}) (i32.const {len})
+               (i32.const 1) (i64.const {WRITE}) (i64.const 0) (i32.const 0) (i32.const 64))"
+        )
+    };
+    acts.act(&make(last));
+    acts.act(&format!(
+        "(call $path_unlink_file (i32.load (i32.const 72)) (i32.const {}) (i32.const {}))",
+        last.0, last.1
+    ));
+    acts.act(&format!(
+        "(call $path_remove_directory (i32.const 3) {name})"
+    ));
+    acts.link_to("../r", 3, "gone");
+    last = acts.name("other");
+    acts.act(&make(last));
+    let got = errnos(&acts, &tree, true);
+    assert_eq!(got[..6], [0; 6], "{got:?}");
+    assert_ne!(got[6], 0);
+    assert!(!tree.0.join("r/other").exists());
+}
+
+/// What runs were given is closed when they are over, and nothing else is held for them.
+#[test]
+fn p18_a_run_that_is_over_holds_no_directory() {
+    let tree = Tree::new("held");
+    let held = || {
+        let open = fs::read_dir("/proc/self/fd").unwrap();
+        let below = open.filter(|entry| {
+            let to = fs::read_link(entry.as_ref().unwrap().path());
+            to.is_ok_and(|to| to.starts_with(&tree.0))
+        });
+        below.count()
+    };
+    let given = tree.given("w", "/w", true);
+    assert_eq!(held(), 1, "looking means something");
+    drop(given);
+    for _ in 0..20 {
+        errnos(&uses_after(false), &tree, false);
+    }
+    assert_eq!(held(), 0);
+}

@@ -22,6 +22,8 @@ pub(crate) fn with(fields: &str, body: &str) -> String {
   (import "{wasi}" "environ_get" (func $environ_get (param i32 i32) (result i32)))
   (import "{wasi}" "path_open" (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
   (import "{wasi}" "path_create_directory" (func $path_create_directory (param i32 i32 i32) (result i32)))
+  (import "{wasi}" "path_remove_directory" (func $path_remove_directory (param i32 i32 i32) (result i32)))
+  (import "{wasi}" "fd_close" (func $fd_close (param i32) (result i32)))
   (import "{wasi}" "fd_prestat_dir_name" (func $fd_prestat_dir_name (param i32 i32 i32) (result i32)))
   (import "{wasi}" "path_link" (func $path_link (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
   (import "{wasi}" "path_rename" (func $path_rename (param i32 i32 i32 i32 i32 i32) (result i32)))

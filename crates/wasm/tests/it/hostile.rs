@@ -115,14 +115,101 @@ fn code_that_could_change_is_not_loaded() {
     assert!(error.to_string().contains("sealed"), "{error}");
 }
 
+/// Addresses and lengths that lead out of a module's memory lead nowhere on the host's side either.
+#[test]
+fn p18_no_call_reads_or_writes_beyond_a_modules_memory() {
+    let rig = Rig::new(Flavour::Plain);
+    let list = |at: &str, length: &str| {
+        format!(
+            "(i32.store (i32.const 16) (i32.const {at})) (i32.store (i32.const 20) (i32.const {length}))"
+        )
+    };
+    // Bytes and calls: with the address inside it is done, with any of the others it is not.
+    let calls = [
+        (
+            "(call $fd_write (i32.const 1) (i32.const 16) (i32.const 1) (i32.const 32))",
+            "64",
+        ),
+        (
+            "(call $random_get (i32.load (i32.const 16)) (i32.load (i32.const 20)))",
+            "64",
+        ),
+        (
+            "(call $clock_time_get (i32.const 0) (i64.const 1) (i32.load (i32.const 16)))",
+            "8",
+        ),
+    ];
+    for (call, length) in calls {
+        let run = |at: &str, length: &str| {
+            let body = format!("(block (result i32) {} {call})", list(at, length));
+            rig.ends(
+                &guests::module(&format!("(call $proc_exit {body})")),
+                limits(),
+            )
+        };
+        let inside = run("1024", length);
+        assert_eq!(
+            inside.report.exit,
+            Some(ExitStatus::Exit { code: 0 }),
+            "{call}"
+        );
+        for at in ["65535", "65536", "0x7fffffff", "0xfffffff8"] {
+            let ran = run(at, length);
+            assert_eq!(ran.report.crashed, None, "{call} at {at}");
+            assert_ne!(
+                ran.report.exit,
+                Some(ExitStatus::Exit { code: 0 }),
+                "{call} at {at}"
+            );
+            assert!(ran.stdout.is_empty(), "{call} at {at}: {:?}", ran.stdout);
+        }
+    }
+}
+
+/// A module has its own memories and tables and no others: there is nothing that two could share.
+#[test]
+fn p18_memory_of_somebody_else_cannot_be_asked_for() {
+    let rig = Rig::new(Flavour::Plain);
+    let compiler = Compiler::new(Flavour::Plain).unwrap();
+    let shared = r#"(module (memory 1 1 shared) (func (export "_start")))"#;
+    let refused = compiler.compile(&wat::parse_str(shared).unwrap());
+    assert!(refused.unwrap_err().to_string().contains("shared"));
+    let control = shared.replace(" shared", "");
+    assert!(compiler.compile(&wat::parse_str(control).unwrap()).is_ok());
+    for import in [
+        r#"(import "env" "memory" (memory 1))"#,
+        r#"(import "wasi_snapshot_preview1" "memory" (memory 1))"#,
+        r#"(import "env" "table" (table 1 funcref))"#,
+        r#"(import "env" "global" (global (mut i32)))"#,
+        r#"(import "wasi_snapshot_preview1" "proc_exec" (func (param i32)))"#,
+    ] {
+        let (kind, code) = rig.compile(&format!("(module {import} (func (export \"_start\")))"));
+        let error = rig
+            .loader
+            .load(kind, Flavour::Plain, sealed(&code))
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("unknown import"),
+            "{import}: {error}"
+        );
+    }
+}
+
 /// Resident bytes of this process.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
+/// In a process of its own: other tests take memory too.
 #[test]
 fn ten_thousand_runs_are_flat_in_memory() {
+    if leasehold_e2e::alone("hostile::ten_thousand_runs_are_flat_in_memory") {
+        runs_ten_thousand_times();
+    }
+}
+
+fn runs_ten_thousand_times() {
     let rig = Rig::new(Flavour::Plain);
     let program = rig.program(&guests::hello());
     let run = |times: usize| {

@@ -86,6 +86,27 @@ fn tables_are_memory_and_have_a_bound() {
     }
 }
 
+/// A table that reaches the largest there is, and one that its module bounds itself.
+#[test]
+fn the_bound_of_a_pool_is_ours_and_that_of_a_module_is_its_own() {
+    let rig = Rig::new(Flavour::Plain);
+    let fills = |bound: &str| {
+        guests::with(
+            &format!("(table $t 0 {bound} funcref)"),
+            "(loop $again
+               (br_if $again (i32.ne (table.grow $t (ref.null func) (i32.const 65536)) (i32.const -1))))
+             (call $proc_exit (i32.const 7))",
+        )
+    };
+    for (bound, ours) in [("", true), ("4000000", true), ("100000", false)] {
+        let report = rig.ends(&fills(bound), limits()).report;
+        assert_eq!(report.exit, Some(ExitStatus::Exit { code: 7 }), "{bound}");
+        let denied: Vec<Resource> = report.denied.iter().map(|hit| hit.which).collect();
+        let wanted: &[Resource] = if ours { &[Resource::Memory] } else { &[] };
+        assert_eq!(denied, wanted, "{bound}");
+    }
+}
+
 #[test]
 fn a_recursion_without_end_ends_at_the_stack() {
     let rig = Rig::new(Flavour::Plain);

@@ -4,9 +4,13 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::print_stderr,
     reason = "all of it is test code"
 )]
 
+mod asking;
+mod binary;
+mod bombs;
 mod compile;
 mod components;
 mod determinism;
@@ -16,6 +20,7 @@ mod guests;
 mod host;
 mod hostile;
 mod limits;
+mod network;
 mod one;
 mod process;
 mod rig;

@@ -401,31 +401,15 @@ fn resident_below(pid: u32) -> u64 {
     resident(pid) + below.map(resident_below).sum::<u64>()
 }
 
-/// Names the test that a process of its own runs alone.
-const ALONE: &str = "LEASEHOLD_TEST_ALONE";
-
 /// In a process of its own: other tests take memory too.
 #[test]
 fn ten_thousand_runs_are_flat_in_memory() {
-    let name = "wasm::shared::ten_thousand_runs_are_flat_in_memory";
-    if std::env::var_os(ALONE).is_some_and(|alone| alone == name) {
+    if leasehold_e2e::alone("wasm::shared::ten_thousand_runs_are_flat_in_memory") {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
-        return runtime.unwrap().block_on(runs_ten_thousand_times());
+        runtime.unwrap().block_on(runs_ten_thousand_times());
     }
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(ALONE, name)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    eprint!("{said}");
-    assert!(
-        output.status.success(),
-        "{}{said}",
-        String::from_utf8_lossy(&output.stdout)
-    );
 }
 
 async fn runs_ten_thousand_times() {
