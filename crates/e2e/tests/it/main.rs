@@ -22,12 +22,19 @@
     reason = "a panic in a test is its failure"
 )]
 
+#[path = "../../../wasm/tests/it/asking.rs"]
+#[allow(dead_code, reason = "each crate uses some of them")]
+mod asking;
+#[path = "../../../wasm/tests/it/binary.rs"]
+#[allow(dead_code, reason = "each crate uses some of it")]
+mod binary;
 mod crash;
 mod daemon;
 mod ends;
 #[path = "../../../wasm/tests/it/guests.rs"]
 #[allow(dead_code, reason = "each crate uses some of them")]
 mod guests;
+mod module_ends;
 mod modules;
 mod probes_escape;
 mod probes_files;

@@ -14,18 +14,18 @@ use rustix::process::Signal;
 use crate::guests;
 use crate::record::{assert_clean, assert_nothing_left, exceeded, reason};
 
-const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Time to compile an interpreter on a slow machine.
 const COMPILE: Duration = Duration::from_secs(300);
 
 /// An instance that has the programs, and a folder of modules.
-struct Rig {
-    instance: Instance,
+pub(crate) struct Rig {
+    pub(crate) instance: Instance,
     folder: PathBuf,
 }
 
 impl Rig {
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let programs = leasehold().parent().unwrap().join("wasm");
         if !programs.join("leasehold-wasm-host").is_file() {
             skip(test, "no programs for WebAssembly: cargo xtask wasm --dev");
@@ -67,13 +67,13 @@ impl Rig {
     }
 
     /// Compiles a guest in text to a file of this name.
-    fn module(&self, name: &str, text: &str) -> String {
+    pub(crate) fn module(&self, name: &str, text: &str) -> String {
         let path = self.folder.join(name);
         fs::write(&path, wat::parse_str(text).unwrap()).unwrap();
         path.to_string_lossy().into_owned()
     }
 
-    fn run(&self, words: &[&str]) -> Outcome {
+    pub(crate) fn run(&self, words: &[&str]) -> Outcome {
         let words = ["run", "--isolation", "wasm"].iter().chain(words).copied();
         self.instance.cli(words)
     }

@@ -263,10 +263,17 @@ fn limits(flags: &LimitFlags) -> Map<String, Value> {
         ("output", &flags.output_limit),
         ("on_output", &flags.on_output_limit),
     ];
-    named
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), json!(value.as_ref()?))))
-        .collect()
+    let all = named.into_iter().filter_map(|(name, value)| {
+        let text = value.as_ref()?;
+        // Counts are numbers in a request; what is none is told by whoever reads it.
+        let number = match name {
+            "inodes" | "pids" | "files" => text.parse::<u64>().ok(),
+            _ => None,
+        };
+        let value = number.map_or_else(|| json!(text), |number| json!(number));
+        Some((name.to_owned(), value))
+    });
+    all.collect()
 }
 
 /// Input of a tool: JSON as typed, `@FILE`, or `-` for standard input.

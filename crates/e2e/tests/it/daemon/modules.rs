@@ -13,7 +13,9 @@ use leasehold_e2e::{Daemon, Outcome, leasehold, skip, until};
 use serde_json::{Value, json};
 
 use super::{SOON, assert_proven, facts, reason, tenant};
+use crate::binary::{Binary, MEMORIES, NOTHING, TYPES, command};
 use crate::guests;
+use crate::module_ends;
 use crate::modules::{copy_files, kept_code, traps};
 
 /// Time to compile an interpreter on a slow machine.
@@ -208,6 +210,82 @@ fn a_tool_in_javascript_is_run_and_its_result_is_kept() {
     rig.assert_nothing_left();
 }
 
+#[test]
+fn a_component_in_rust_is_run_and_its_result_is_kept() {
+    let Some(rig) = Rig::new("a_component_in_rust_is_run_and_its_result_is_kept") else {
+        return;
+    };
+    rig.example(
+        "dates.calendar",
+        &json!({"date": "2024-02-28", "days": 366}),
+        &json!({"date": "2025-02-28", "weekday": "friday", "day_of_year": 59, "leap_year": false}),
+    );
+    // Leap years, and a day that there is not.
+    let day = |date: &str, days: i64| {
+        let input = json!({"date": date, "days": days});
+        rig.run("dates.calendar", &input)
+    };
+    let said =
+        |outcome: Outcome| -> Value { serde_json::from_str(&outcome.status_is(0).out()).unwrap() };
+    assert_eq!(said(day("2000-02-28", 1))["date"], "2000-02-29");
+    assert_eq!(said(day("1900-02-28", 1))["date"], "1900-03-01");
+    assert_eq!(said(day("1970-01-01", 0))["weekday"], "thursday");
+    assert_eq!(said(day("2000-03-01", -60))["date"], "2000-01-01");
+    let wrong = day("2023-02-29", 0).status_is(1);
+    assert!(wrong.err().contains("is no day"), "{}", wrong.story());
+    rig.assert_nothing_left();
+}
+
+/// A hundred runs of a script with fixed clock and seed are equal to the byte; without, no two are.
+fn a_hundred_are_equal(test: &str, interpreter: &str, file: &str, script: &str) {
+    let Some(rig) = Rig::with_template(test, Some(interpreter)) else {
+        return;
+    };
+    let publish = |name: &str, deterministic: bool| {
+        let folder = rig.daemon.instance().scratch(name);
+        fs::write(folder.join(file), script).unwrap();
+        let manifest = format!(
+            "id: test.{name}\nversion: 1.0.0\ncategory: test\nowner: tests\ndescription: A test.\n\
+             entrypoint: {{runtime: wasm, interpreter: {interpreter}, file: {file}, deterministic: {deterministic}}}\n\
+             sandbox: {{isolation: wasm, trust: first_party}}\n"
+        );
+        fs::write(folder.join("tool.yaml"), manifest).unwrap();
+        rig.publish(&folder);
+    };
+    publish("fixed", true);
+    publish("free", false);
+    let run = |name: &str| {
+        let said = rig.run(&format!("test.{name}"), &json!({})).status_is(0);
+        assert!(said.stdout.len() > 40, "{}", said.story());
+        said.stdout
+    };
+    let first = run("fixed");
+    for _ in 1..100 {
+        assert_eq!(run("fixed"), first);
+    }
+    assert_ne!(run("free"), run("free"));
+    let rows = rig.daemon.rows("");
+    let begun = rows.iter().filter(|row| row["sandbox"].is_string());
+    assert!(begun.count() > 100, "they were all run");
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn a_hundred_runs_of_javascript_are_byte_identical() {
+    let script = "const c = require('crypto');
+        console.log(Math.random(), Date.now(), performance.now(), new Date().toISOString(), c.randomUUID());";
+    let test = "a_hundred_runs_of_javascript_are_byte_identical";
+    a_hundred_are_equal(test, "javascript", "tool.js", script);
+}
+
+#[test]
+fn a_hundred_runs_of_python_are_byte_identical() {
+    let script = "import os, random, time, uuid\n\
+        print(random.random(), time.time(), time.monotonic(), os.urandom(8).hex(), uuid.uuid4(), {'a', 'b', 'c'})\n";
+    let test = "a_hundred_runs_of_python_are_byte_identical";
+    a_hundred_are_equal(test, "python", "tool.py", script);
+}
+
 /// The module beside the manifest is what its source gives, where the compiler is that of Debian 12.
 #[test]
 fn the_tool_in_c_is_what_its_source_gives() {
@@ -271,6 +349,51 @@ fn a_floor_above_wasm_refuses_a_module_with_the_reason() {
     rig.assert_nothing_left();
 }
 
+/// Each end in the host of a run that stays, which must not notice.
+#[test]
+fn every_end_of_a_shared_run_is_told_and_leaves_its_neighbour_alone() {
+    let test = "every_end_of_a_shared_run_is_told_and_leaves_its_neighbour_alone";
+    let Some(rig) = Rig::new(test) else { return };
+    rig.publish_module(
+        "stays",
+        &compiled(&guests::sleeps()),
+        "limits: {timeout: 10m}",
+    );
+    let stays = rig.begin("test.stays");
+    let sandbox = until("the neighbour to run", SOON, || {
+        let row = rig.daemon.row(&stays);
+        let runs = row["state"] == "running";
+        runs.then(|| row["sandbox"].as_str().map(str::to_owned))
+            .flatten()
+    });
+    let path = rig.daemon.instance().scratch("modules").join("guest.wasm");
+    let mut wrong = Vec::new();
+    for case in module_ends::cases() {
+        fs::write(&path, compiled(&case.text)).unwrap();
+        let shown = path.display().to_string();
+        let words = ["run", "--isolation", "wasm", "--json"];
+        let words = words.iter().chain(case.flags).copied();
+        let words = words.chain(["--", shown.as_str()]);
+        let outcome = rig.daemon.instance().start(words).wait(SOON);
+        let view: Value = serde_json::from_str(&outcome.out()).unwrap_or_default();
+        wrong.extend(case.mistake(&view["outcome"]["end"]));
+        if outcome.status != case.status {
+            wrong.push(format!("{}: {}", case.name, outcome.story()));
+        }
+        if view["sandbox"] != sandbox.as_str() {
+            wrong.push(format!("{} was beside nobody: {view:#}", case.name));
+        }
+        let row = rig.daemon.row(&stays);
+        assert_eq!(row["state"], "running", "after {}: {row:#}", case.name);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    rig.daemon.cli(["cancel", &stays]).status_is(0);
+    let row = rig.daemon.sealed(&stays, SOON);
+    assert_eq!(reason(&row), "cancelled", "{row:#}");
+    assert_proven(&rig.daemon, &stays);
+    rig.assert_nothing_left();
+}
+
 /// Few bytes of which the compiler makes millions of edges of one function, until its memory is full.
 fn bomb() -> Vec<u8> {
     let table = format!("(block (br_table {} (local.get 0)))", "0 ".repeat(65_001));
@@ -307,6 +430,87 @@ fn a_bomb_for_the_compiler_ends_by_its_limit_and_holds_up_no_other_tenant() {
     let detail = over["outcome"]["module"]["detail"].to_string();
     assert!(detail.contains("memory"), "{over:#}");
     rig.daemon.sealed(&bomb, SOON);
+    rig.assert_nothing_left();
+}
+
+/// Modules that are dear to read or to compile, each with the word for its end and the words for its reason.
+fn dear() -> Vec<(&'static str, Vec<u8>, &'static str, &'static str)> {
+    let body = |instructions: usize| [&[0][..], &[1].repeat(instructions), &[0x0b]].concat();
+    let long = command(&body(8_000_000), |module| module);
+    let large = command(&body(1), |module| module.raw(0, &vec![0; 65 << 20]));
+    let types = Binary::default().many(TYPES, 1_100_000, NOTHING).bytes();
+    let memory = command(&body(1), |module| {
+        module.many(MEMORIES, 1, &[0, 0x80, 0x80, 4])
+    });
+    let boasts = [
+        Binary::default().bytes(),
+        vec![TYPES, 0xff, 0xff, 0xff, 0xff, 0x0f, 0xff],
+    ]
+    .concat();
+    vec![
+        ("a bomb", bomb(), "resource_exceeded", "memory"),
+        ("a long function", long, "tool_error", "size"),
+        ("many types", types, "tool_error", "types"),
+        ("a section that boasts", boasts, "tool_error", "end-of-file"),
+        ("four gigabytes", memory, "resource_exceeded", ""),
+        ("a long module", large, "", "64"),
+    ]
+}
+
+/// Resident bytes of a process at their most.
+fn most_resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().nth(1));
+    kibibytes.unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn modules_that_are_dear_to_compile_are_refused_by_name_and_the_daemon_is_unhurt() {
+    let test = "modules_that_are_dear_to_compile_are_refused_by_name_and_the_daemon_is_unhurt";
+    let Some(rig) = Rig::new(test) else { return };
+    let before = most_resident(rig.daemon.pid());
+    let folder = rig.daemon.instance().scratch("modules");
+    let (mut worst, mut wrong) = (Duration::ZERO, Vec::new());
+    for (name, wasm, reason, words) in dear() {
+        let path = folder.join("guest.wasm");
+        fs::write(&path, wasm).unwrap();
+        let shown = path.display().to_string();
+        let words_of = ["run", "--isolation", "wasm", "--json", "--", &shown];
+        let running = rig.daemon.instance().start(words_of);
+        let (done, over) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| done.send(running.wait(COMPILE)).unwrap());
+            let outcome = loop {
+                let asked = std::time::Instant::now();
+                rig.daemon.get("/healthz").status_is(200);
+                worst = worst.max(asked.elapsed());
+                if let Ok(outcome) = over.recv_timeout(Duration::from_millis(50)) {
+                    break outcome;
+                }
+            };
+            let view: Value = serde_json::from_str(&outcome.out()).unwrap_or_default();
+            let end = &view["outcome"]["end"]["reason"];
+            let said = format!("{}{view}", outcome.err());
+            if outcome.status == 0
+                || end.as_str().unwrap_or_default() != reason
+                || !said.contains(words)
+            {
+                wrong.push(format!("{name}: {end}: {}", outcome.story()));
+            }
+        });
+    }
+    let most = most_resident(rig.daemon.pid());
+    eprintln!("the daemon came from {before} to {most} bytes, and answered within {worst:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // What is sent to it is written to disk piece by piece; some of it may be in memory at one time.
+    assert!(most < before + (192 << 20), "{before} {most}");
+    assert!(
+        worst < Duration::from_secs(2) * leasehold_e2e::patience(),
+        "{worst:?}"
+    );
+    rig.publish_module("hello", &compiled(&guests::hello()), "");
+    rig.run("test.hello", &json!({})).status_is(0);
     rig.assert_nothing_left();
 }
 
