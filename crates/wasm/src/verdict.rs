@@ -18,7 +18,15 @@ const NAME_MAX: usize = 200;
 const NO_MEMORY: &str = "missing required memory export";
 
 /// How it begins to say what is wrong with an argument.
-const BAD_ARGUMENT: &str = ": In func wasi_snapshot_preview1::";
+const BAD_ARGUMENTS: [&str; 7] = [
+    ": In func wasi_snapshot_preview1::",
+    ": Pointer out of bounds: ",
+    ": Pointer not aligned to ",
+    ": Pointer overflow",
+    ": Slice length mismatch",
+    ": Invalid UTF-8 encountered: ",
+    ": Int conversion error: ",
+];
 
 /// Why a run got no further.
 #[derive(Debug)]
@@ -109,7 +117,7 @@ fn bad_call(error: &wasmtime::Error) -> Option<&'static str> {
     let said = format!("{error:#}");
     if said.ends_with(NO_MEMORY) {
         Some("call of WASI by a module that exports no memory")
-    } else if said.contains(BAD_ARGUMENT) {
+    } else if BAD_ARGUMENTS.iter().any(|words| said.contains(words)) {
         Some("call of WASI with arguments that cannot be read")
     } else {
         None
