@@ -315,7 +315,11 @@ fn dear() -> Vec<(&'static str, Vec<u8>, End)> {
             End::Unfit("unknown import"),
         ),
         ("all memory there is", memory(65_536), End::Memory),
-        ("a table of ten million", tables(1, 10_000_000), End::Memory),
+        (
+            "a table of ten million",
+            tables(1, 10_000_000),
+            End::Unfit("exceeds the limit"),
+        ),
         (
             "tables that are too many together",
             tables(16, 500_000),
