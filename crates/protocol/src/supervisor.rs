@@ -111,6 +111,9 @@ pub enum Request {
     Provision {
         /// Which.
         sandbox: SandboxSpec,
+        /// Only for this caller: ended with its connection, unless a run has claimed it by then.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        held: bool,
     },
     /// Keep so many untouched sandboxes of this kind parked. Answer: `Done` once that many are there.
     Pool {

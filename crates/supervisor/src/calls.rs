@@ -77,7 +77,7 @@ impl Server {
             }
             Request::Attach { run } => self.attach(from, tag, &run),
             Request::Cancel { run, by, at_once } => self.on_cancel(from, tag, &run, by, at_once),
-            Request::Provision { sandbox } => self.provision(from, tag, sandbox),
+            Request::Provision { sandbox, held } => self.provision((from, tag), sandbox, held),
             Request::Pool {
                 sandbox,
                 count,
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    fn provision(&mut self, from: Key, tag: u64, spec: SandboxSpec) -> Answer {
+    fn provision(&mut self, (from, tag): (Key, u64), spec: SandboxSpec, held: bool) -> Answer {
         let directory = self.directory(from, &spec)?;
         self.room()?;
         let admitted = admit(&self.host, &spec, directory.is_some(), Beside::NOTHING)?;
@@ -171,6 +171,9 @@ impl Server {
                 format!("the sandbox could not be made: {detail}"),
             )
         })?;
+        if let Some(sandbox) = self.sandboxes.get_mut(&key) {
+            sandbox.holder = held.then_some(from);
+        }
         self.order_waiting();
         if let Some(sandbox) = self.sandboxes.get_mut(&key) {
             // While the spawner works; without it the run makes its own, later and slower.

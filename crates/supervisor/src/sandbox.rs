@@ -41,6 +41,8 @@ pub(crate) struct Sandbox {
     pub(crate) spec: SandboxSpec,
     pub(crate) admitted: Admitted,
     pub(crate) role: Role,
+    /// The connection with which it ends as long as it is provisioned for nobody else.
+    pub(crate) holder: Option<Key>,
     state: State,
     /// First id of its block, as the maker counts them, and the number of ids.
     pub(crate) uid_range: (u32, u32),
@@ -98,6 +100,7 @@ impl Sandbox {
             spec,
             admitted,
             role,
+            holder: None,
             state: State::Pending,
             uid_range: (0, 0),
             leased: false,

@@ -485,8 +485,8 @@ impl Server {
         }
     }
 
-    /// Forgets a caller. Its runs and sandboxes go on, but not a sandbox whose id it never learned:
-    /// nobody could ever end that. Pools that were kept for it go on for a while.
+    /// Forgets a caller. Its runs and sandboxes go on, but not a sandbox that was for it alone or whose id it
+    /// never learned: nobody could ever end that. Pools that were kept for it go on for a while.
     pub(crate) fn drop_connection(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(&key) else {
             return;
@@ -500,11 +500,16 @@ impl Server {
                 run.followers.retain(|(follower, _)| *follower != key);
             }
         }
-        let unknown = |sandbox: &Sandbox| matches!(sandbox.role, Role::Provisioned(Some((waiter, _))) if waiter == key);
+        let orphaned = |sandbox: &Sandbox| match sandbox.role {
+            Role::Provisioned(waiter) => {
+                sandbox.holder == Some(key) || waiter.is_some_and(|(waiter, _)| waiter == key)
+            }
+            Role::Run(_) | Role::Pool(_) => false,
+        };
         let orphans = self
             .sandboxes
             .iter()
-            .filter(|(_, sandbox)| unknown(sandbox));
+            .filter(|(_, sandbox)| orphaned(sandbox));
         for orphan in orphans.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.end_sandbox(orphan);
         }

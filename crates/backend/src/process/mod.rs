@@ -108,13 +108,30 @@ impl ProcessBackend {
         }
     }
 
-    /// Makes a sandbox and leaves it parked.
+    /// Makes a sandbox and leaves it parked, for whoever has it in its books.
     pub(crate) async fn made(
         &self,
         spec: SandboxSpec,
         workspace: Option<OwnedFd>,
     ) -> Result<ProcessComputer, ClientError> {
-        let request = Request::Provision { sandbox: spec };
+        self.provisioned(spec, workspace, false).await
+    }
+
+    /// The same for this process alone: nobody else knows of it, and it is not there any longer than this is.
+    async fn made_here(&self, spec: SandboxSpec) -> Result<ProcessComputer, ClientError> {
+        self.provisioned(spec, None, true).await
+    }
+
+    async fn provisioned(
+        &self,
+        spec: SandboxSpec,
+        workspace: Option<OwnedFd>,
+        held: bool,
+    ) -> Result<ProcessComputer, ClientError> {
+        let request = Request::Provision {
+            sandbox: spec,
+            held,
+        };
         let fds: Vec<_> = workspace.iter().map(AsFd::as_fd).collect();
         match self.shared.ask(request, &fds, PROVISION).await? {
             (Event::Provisioned { sandbox, contract }, _) => Ok(self.computer(sandbox, *contract)),
@@ -192,7 +209,7 @@ impl ProcessBackend {
     ) -> Result<(Execution, Contract), ClientError> {
         // Nobody knows the sandbox between the two messages.
         let _trying = self.shared.trying.lock().await;
-        let computer = self.made(spec, None).await?;
+        let computer = self.made_here(spec).await?;
         match computer.claim(run, exec, Some(program)).await {
             Ok(execution) => Ok((execution, computer.contract().clone())),
             Err(error) => {
@@ -246,7 +263,7 @@ impl ProcessBackend {
             ..SandboxSpec::default()
         };
         let _trying = self.shared.trying.lock().await;
-        let computer = self.made(spec, None).await?;
+        let computer = self.made_here(spec).await?;
         let contract = computer.contract().clone();
         computer.end().await?;
         Ok(Capabilities {

@@ -181,7 +181,14 @@ pub(crate) fn provision(
     fds: &[BorrowedFd<'_>],
 ) -> Result<SandboxId, Fault> {
     match client
-        .ask(Request::Provision { sandbox }, fds, PATIENCE)
+        .ask(
+            Request::Provision {
+                sandbox,
+                held: false,
+            },
+            fds,
+            PATIENCE,
+        )
         .map_err(place::client_fault)?
     {
         (Event::Provisioned { sandbox, .. }, _) => Ok(sandbox),

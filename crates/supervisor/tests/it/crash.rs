@@ -168,7 +168,12 @@ fn a_sweep_leaves_the_living_alone() {
     let mut client = supervisor.connect();
     let sandbox = SandboxSpec::default();
     assert!(matches!(
-        client.ask(Request::Provision { sandbox }).0,
+        client
+            .ask(Request::Provision {
+                sandbox,
+                held: false
+            })
+            .0,
         Event::Provisioned { .. }
     ));
     let report = sweep(&supervisor.paths, false).unwrap();

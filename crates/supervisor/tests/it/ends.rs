@@ -261,7 +261,13 @@ fn so_many_tasks_as_are_allowed_can_live_and_not_one_more() {
     // An agent takes nothing of it.
     let mut sandbox = SandboxSpec::default();
     sandbox.limits.pids = Limit::asked(1);
-    let Event::Provisioned { sandbox, .. } = client.ask(Request::Provision { sandbox }).0 else {
+    let Event::Provisioned { sandbox, .. } = client
+        .ask(Request::Provision {
+            sandbox,
+            held: false,
+        })
+        .0
+    else {
         panic!("not provisioned");
     };
     for _ in 0..2 {

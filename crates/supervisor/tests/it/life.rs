@@ -16,7 +16,13 @@ use crate::harness::{Client, Supervisor, eventually, open_directory, run_id, she
 
 fn provision(client: &mut Client) -> SandboxId {
     let sandbox = SandboxSpec::default();
-    match client.ask(Request::Provision { sandbox }).0 {
+    match client
+        .ask(Request::Provision {
+            sandbox,
+            held: false,
+        })
+        .0
+    {
         Event::Provisioned { sandbox, contract } => {
             assert!(contract.posture.uid_range.0 >= 0x6000_0000);
             sandbox
@@ -377,11 +383,52 @@ fn a_sandbox_whose_id_nobody_learned_is_ended() {
     };
     let mut hasty = supervisor.connect();
     let sandbox = SandboxSpec::default();
-    hasty.send(Request::Provision { sandbox }, &[]);
+    hasty.send(
+        Request::Provision {
+            sandbox,
+            held: false,
+        },
+        &[],
+    );
     drop(hasty);
     let mut client = supervisor.connect();
     eventually("it is gone", || status(&mut client).is_empty());
     assert_eq!(supervisor.ledger(), [""; 0]);
+}
+
+#[test]
+fn what_is_provisioned_for_one_caller_ends_with_it_unless_a_run_has_it() {
+    let Some(supervisor) = Supervisor::start("life-held") else {
+        return;
+    };
+    let mut client = supervisor.connect();
+    let kept = provision(&mut client);
+    let held = |caller: &mut Client| {
+        let request = Request::Provision {
+            sandbox: SandboxSpec::default(),
+            held: true,
+        };
+        match caller.ask(request).0 {
+            Event::Provisioned { sandbox, .. } => sandbox,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut caller = supervisor.connect();
+    let (idle, claimed) = (held(&mut caller), held(&mut caller));
+    caller.start(1, Target::Parked(claimed.clone()), shell("sleep 2"), &[]);
+    let ids = |client: &mut Client| -> Vec<SandboxId> {
+        status(client).into_iter().map(|one| one.sandbox).collect()
+    };
+    eventually("the run has it", || {
+        status(&mut client).iter().any(|one| one.run.is_some())
+    });
+    assert!(ids(&mut client).contains(&idle));
+    drop(caller);
+    eventually("it is gone", || !ids(&mut client).contains(&idle));
+    let left = ids(&mut client);
+    assert!(left.contains(&kept) && left.contains(&claimed), "{left:?}");
+    eventually("the run is over", || ids(&mut client) == [kept.clone()]);
+    destroy(&mut client, &kept);
 }
 
 #[test]

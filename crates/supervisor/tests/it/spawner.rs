@@ -111,7 +111,13 @@ fn what_a_dead_spawner_does_not_take_is_made_by_the_next() {
     }
     for _ in 0..3 {
         let sandbox = SandboxSpec::default();
-        match client.ask(Request::Provision { sandbox }).0 {
+        match client
+            .ask(Request::Provision {
+                sandbox,
+                held: false,
+            })
+            .0
+        {
             Event::Provisioned { sandbox, .. } => {
                 let gone = client.ask(Request::Destroy { sandbox }).0;
                 assert!(matches!(gone, Event::Destroyed(observed) if observed.clean()));

@@ -75,7 +75,13 @@ fn status(client: &mut Client) -> Vec<SandboxStatus> {
 
 fn provision(client: &mut Client) -> Result<(), ErrorKind> {
     let sandbox = SandboxSpec::default();
-    match client.ask(Request::Provision { sandbox }).0 {
+    match client
+        .ask(Request::Provision {
+            sandbox,
+            held: false,
+        })
+        .0
+    {
         Event::Provisioned { .. } => Ok(()),
         Event::Refused(error) => Err(error.kind),
         other => panic!("{other:?}"),

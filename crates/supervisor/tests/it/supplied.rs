@@ -170,7 +170,13 @@ fn it_has_what_it_was_passed_in_a_sandbox_of_any_kind() {
     assert!(said.ends_with("fourfour"), "{said}");
     assert_eq!(done.ended.end, Some(EndReason::Completed));
     // From a sandbox that waited, and with a workspace directory before it.
-    let sandbox = match client.ask(Request::Provision { sandbox: spec() }).0 {
+    let sandbox = match client
+        .ask(Request::Provision {
+            sandbox: spec(),
+            held: false,
+        })
+        .0
+    {
         Event::Provisioned { sandbox, .. } => sandbox,
         other => panic!("{other:?}"),
     };
