@@ -120,6 +120,16 @@ pub trait Backend: Send + Sync {
         workspace: Option<OwnedFd>,
     ) -> Doing<'_, Result<Box<dyn Computer>, BackendError>>;
 
+    /// Gets ready what a launch would wait for and is nobody's, such as code that must be compiled first. It may
+    /// be dropped at any moment, and a launch without it only takes longer.
+    ///
+    /// # Errors
+    /// As [`Backend::launch`], of which nothing was begun.
+    fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
+        let _ = launch;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Makes a computer, or claims a parked one that fits, runs one command in it and destroys it
     /// afterwards. One message where the backend has one for it.
     ///

@@ -65,6 +65,8 @@ pub struct Faults {
     pub lost_after: u32,
     /// What the next launches were to run cannot be run: this is their end, and why.
     pub unrunnable: VecDeque<(EndReason, String)>,
+    /// What a launch needs is got ready for ever.
+    pub never_ready: bool,
     /// It cannot be asked what it has.
     pub deaf: bool,
     /// What runs left was pruned: they can be attached to no more, and are taken no second time.
@@ -74,6 +76,7 @@ pub struct Faults {
 #[derive(Debug, Default)]
 struct World {
     faults: Faults,
+    probes: u64,
     made: u64,
     slots: BTreeMap<SandboxId, Arc<Slot>>,
     runs: BTreeMap<RunId, Arc<Recorded>>,
@@ -176,6 +179,12 @@ impl FakeBackend {
         locked(&self.world).runs.keys().cloned().collect()
     }
 
+    /// How often it was tried out.
+    #[must_use]
+    pub fn probes(&self) -> u64 {
+        locked(&self.world).probes
+    }
+
     /// Modules that came with launches, in order.
     #[must_use]
     pub fn taken(&self) -> Vec<Taken> {
@@ -261,6 +270,7 @@ impl Backend for FakeBackend {
 
     fn probe(&self) -> Doing<'_, Result<Capabilities, PublicError>> {
         Box::pin(async {
+            locked(&self.world).probes += 1;
             let faults = self.faults(|faults| faults.clone());
             match faults.unusable {
                 Some(error) => Err(error),
@@ -282,6 +292,13 @@ impl Backend for FakeBackend {
             let computer = self.made(spec, workspace.is_some()).await?;
             Ok(Box::new(computer) as Box<dyn Computer>)
         })
+    }
+
+    fn get_ready<'a>(&'a self, _: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
+        match self.faults(|faults| faults.never_ready) {
+            true => Box::pin(std::future::pending()),
+            false => Box::pin(std::future::ready(Ok(()))),
+        }
     }
 
     fn launch(&self, launch: Launch) -> Doing<'_, Result<Execution, BackendError>> {

@@ -34,7 +34,7 @@ mod testing;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold_core::contract::{Enforced, Enforcement};
@@ -73,6 +73,8 @@ use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
 
 /// Name of this backend.
 pub const NAME: &str = "wasm";
+/// Name of the file that remembers which runs were begun in shared hosts.
+const SHARED_RUNS: &str = "shared-runs";
 
 /// The smallest program there is, for trying everything out.
 const NOTHING: &[u8] = b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\x07\x0a\x01\x06_start\0\0\x0a\x04\x01\x02\0\x0b";
@@ -169,6 +171,15 @@ impl Launch {
     }
 }
 
+/// The end of a shared run that an earlier process began with this folder, for one that has no programs to run
+/// any: it was lost. `None` for any other run.
+///
+/// # Errors
+/// When it cannot be looked up, such as while another process runs modules with this folder.
+pub fn lost_before(folder: &Path, run: &RunId) -> std::io::Result<Option<Execution>> {
+    Runs::new(folder.join(SHARED_RUNS), 0).lost(run)
+}
+
 /// What was prepared by [`WasmBackend::prepare`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prepared {
@@ -197,7 +208,7 @@ impl WasmBackend {
             compiles: bounds.compiles.max(1),
             waiting: bounds.compiles_waiting.max(1),
         };
-        let runs = Arc::new(Runs::new(folder.join("shared-runs"), bounds.ended_kept));
+        let runs = Arc::new(Runs::new(folder.join(SHARED_RUNS), bounds.ended_kept));
         let common = Arc::new(Common {
             bounds: HostBounds {
                 runs: bounds.host_runs.max(1),
@@ -320,16 +331,23 @@ impl WasmBackend {
             count(&self.inner.counts.crowded);
         }
         count(&self.inner.counts.single);
-        self.alone(launch, code).await
+        self.alone(launch, code, false).await
     }
 
-    /// Runs it in a sandbox of its own.
-    async fn alone(&self, launch: Launch, code: Arc<Code>) -> Result<Execution, BackendError> {
+    /// Runs it in a sandbox of its own. What is `bound` is work of ours: no row knows it, and whoever looks for
+    /// runs that no row knows does not see it.
+    async fn alone(
+        &self,
+        launch: Launch,
+        code: Arc<Code>,
+        bound: bool,
+    ) -> Result<Execution, BackendError> {
         let asked = launch.asked()?;
         let (limits, workspace) = (&launch.sandbox.limits, launch.sandbox.workspace);
         let programs = &self.inner.programs;
         let single = Single::new(programs, code, asked, limits, workspace)?;
-        let supply = single.supply();
+        let mut supply = single.supply();
+        supply.order.bound = bound;
         Ok(self.inner.process.launch_with(launch, Some(supply)).await?)
     }
 
@@ -374,7 +392,10 @@ impl WasmBackend {
             module: Some(module),
             ..Launch::new(run, sandbox, exec)
         };
-        let mut execution = self.launched(launch).await.map_err(broken)?;
+        let asked = launch.asked()?;
+        let code = self.inner.code(asked.module, asked.flavour(), None).await;
+        let (code, _) = code.map_err(|error| broken(error.into()))?;
+        let mut execution = self.alone(launch, code, true).await.map_err(broken)?;
         let record = execution.cleaned().await.map_err(broken)?;
         let end = record.as_ref().and_then(|record| record.end.as_ref());
         if end != Some(&EndReason::Completed) {
@@ -435,6 +456,16 @@ impl Backend for WasmBackend {
             let sandbox = self.inner.process.made(spec, workspace).await?;
             let computer = WasmComputer::new(Arc::clone(&self.inner), sandbox);
             Ok(Box::new(computer) as Box<dyn Computer>)
+        })
+    }
+
+    fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
+        Box::pin(async move {
+            let asked = launch.asked()?;
+            let tenant = launch.tenant.as_ref();
+            let code = self.inner.code(asked.module, asked.flavour(), tenant);
+            code.await?;
+            Ok(())
         })
     }
 

@@ -1,8 +1,9 @@
 //! What the backends offer on this host, as they last said.
 //!
-//! Each is tried by itself. One that could be used is believed for a while and then tried again beside the run
-//! that asks; one that could not is tried again for every run of the kind that it would be for, so that what was
-//! mended is used without a restart. No run waits for a backend that it could not have.
+//! Each is tried by itself, and not before somebody could have it: what is tried makes computers. One that could be
+//! used is believed for a while and then tried again beside the run that asks; one that could not is tried again
+//! for every run of the kind that it would be for, so that what was mended is used without a restart. No run waits
+//! for a backend that it could not have.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -86,7 +87,8 @@ impl Entry {
     /// What it offers as far as anybody knows.
     fn offer(&self) -> Offer {
         let untried = || {
-            let untried = PublicError::new(ErrorKind::Unavailable, "it is being tried out");
+            let why = "it was not tried out yet: nobody asked for a program of its kind";
+            let untried = PublicError::new(ErrorKind::Unavailable, why);
             let (name, isolation) = (self.backend.name(), self.backend.isolation());
             admission::offer(name, isolation, Err(untried))
         };
@@ -113,17 +115,22 @@ impl Offers {
     /// What there is for a program of a kind.
     pub(super) async fn get(&self, runtime: Runtime) -> Arc<Offered> {
         let since = self.clock.elapsed();
-        for entry in self.entries.iter() {
+        let could_be_had = |entry: &&Arc<Entry>| entry.runtime() == runtime;
+        for entry in self.entries.iter().filter(could_be_had) {
             let answer = entry.answer();
             let good = answer
                 .as_ref()
                 .is_some_and(|answer| answer.offer.state.is_ok());
             let fresh = answer.is_some_and(|answer| since.saturating_sub(answer.at) < BELIEVED);
-            if !good && entry.runtime() == runtime {
-                self.try_out(entry, since).await;
-            } else if !fresh && entry.trying.try_lock().is_ok() {
-                let (offers, entry) = (self.clone(), Arc::clone(entry));
-                tokio::spawn(async move { offers.try_out(&entry, since).await });
+            if good && (fresh || entry.trying.try_lock().is_err()) {
+                continue;
+            }
+            let (offers, entry) = (self.clone(), Arc::clone(entry));
+            // By itself: a caller that goes away leaves nothing half made.
+            let trying = tokio::spawn(async move { offers.try_out(&entry, since).await });
+            if !good {
+                // Where it fell over, the offer says that it was not tried.
+                let _ = trying.await;
             }
         }
         Arc::clone(&locked(&self.whole))
@@ -212,6 +219,21 @@ mod tests {
         // What is good is believed for a while.
         unusable(Some(refuse(ErrorKind::Unsupported)));
         assert_eq!(both.state(Runtime::Wasm, "wasm").await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_backend_is_not_tried_before_somebody_could_have_it() {
+        let both = Both::new();
+        let tried = |backend: &FakeBackend| backend.probes();
+        for _ in 0..3 {
+            assert_eq!(both.state(Runtime::Command, "process").await, Ok(()));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((tried(&both.process), tried(&both.wasm)), (1, 0));
+        let told = both.state(Runtime::Command, "wasm").await.unwrap_err();
+        assert!(told.contains("nobody asked"), "{told}");
+        assert_eq!(both.state(Runtime::Wasm, "wasm").await, Ok(()));
+        assert_eq!((tried(&both.process), tried(&both.wasm)), (1, 1));
     }
 
     #[tokio::test]

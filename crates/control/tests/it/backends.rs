@@ -11,7 +11,7 @@ use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::parts::Parts;
-use leasehold_core::end::{EndReason, ExitStatus, LimitHit};
+use leasehold_core::end::{EndReason, ExitStatus, LeaseExpiry, LimitHit};
 use leasehold_core::event::RunFact;
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
@@ -131,6 +131,27 @@ async fn a_wish_for_the_end_goes_where_the_run_is() {
         let row = sealed(&control, "acme", &run).await;
         assert!(matches!(end(&row), EndReason::Cancelled { .. }), "{row:?}");
     }
+    two.assert_nothing_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waits_for_its_code_is_ended_by_its_caller_and_by_its_deadline() {
+    let two = Two::new().await;
+    let engine = two.engine().await;
+    let control = Control::new(Arc::clone(&engine));
+    two.other.faults(|faults| faults.never_ready = true);
+    let plan = Draft::script("acme", Script::Sleep).at("other").plan();
+    let run = engine.submit(plan, None, None).await.unwrap().0.run;
+    let mut draft = Draft::script("acme", Script::Sleep).at("other");
+    draft.contract.allocation.hard_deadline_ms = 300;
+    let late = engine.submit(draft.plan(), None, None).await.unwrap().0.run;
+    let row = sealed(&control, "acme", &late).await;
+    let cause = LeaseExpiry::Deadline;
+    assert_eq!(end(&row), EndReason::LeaseExpired { cause });
+    control.cancel(&who("acme"), &run).await.unwrap();
+    let row = sealed(&control, "acme", &run).await;
+    assert!(matches!(end(&row), EndReason::Cancelled { .. }), "{row:?}");
+    assert_eq!(two.other.begun(), []);
     two.assert_nothing_left().await;
 }
 

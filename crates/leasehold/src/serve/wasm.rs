@@ -13,9 +13,9 @@ use leasehold_backend::execution::Execution;
 use leasehold_backend::process::ProcessBackend;
 use leasehold_backend::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
 use leasehold_backend::wasm::programs::Programs;
-use leasehold_backend::wasm::{NAME, WasmBackend, WasmBounds};
+use leasehold_backend::wasm::{NAME, WasmBackend, WasmBounds, lost_before};
 use leasehold_core::end::CancelledBy;
-use leasehold_core::error::PublicError;
+use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::spec::SandboxSpec;
@@ -56,6 +56,19 @@ impl LateWasm {
         Ok(self.made.get_or_init(|| made))
     }
 
+    /// Takes a run up where there are no programs any more. A shared one went with its daemon.
+    async fn attach_without(&self, run: RunId) -> Result<Execution, BackendError> {
+        let nobody = match self.process.attach(run.clone()).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => error,
+            found => return found,
+        };
+        let lost = lost_before(&self.folder, &run).map_err(|error| {
+            let message = format!("the run cannot be looked up: {error}");
+            PublicError::new(ErrorKind::Unavailable, message)
+        })?;
+        lost.ok_or(nobody)
+    }
+
     /// Who knows of what was begun.
     fn present(&self) -> &dyn Backend {
         match self.made.get() {
@@ -84,6 +97,10 @@ impl Backend for LateWasm {
         workspace: Option<OwnedFd>,
     ) -> Doing<'_, Result<Box<dyn Computer>, BackendError>> {
         Box::pin(async { self.real()?.provision(spec, workspace).await })
+    }
+
+    fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
+        Box::pin(async move { self.real()?.get_ready(launch).await })
     }
 
     fn launch(&self, launch: Launch) -> Doing<'_, Result<Execution, BackendError>> {
@@ -119,7 +136,7 @@ impl Backend for LateWasm {
     fn attach(&self, run: RunId) -> Doing<'_, Result<Execution, BackendError>> {
         match self.real() {
             Ok(real) => real.attach(run),
-            Err(_) => self.process.attach(run),
+            Err(_) => Box::pin(self.attach_without(run)),
         }
     }
 

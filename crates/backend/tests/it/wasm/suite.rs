@@ -65,3 +65,18 @@ async fn the_wasm_backend_passes_the_suite_in_shared_hosts() {
     let test = "the_wasm_backend_passes_the_suite_in_shared_hosts";
     suite(test, Some(tenant("suite"))).await;
 }
+
+#[tokio::test]
+async fn what_is_tried_out_is_no_run_that_anybody_could_miss() {
+    let test = "what_is_tried_out_is_no_run_that_anybody_could_miss";
+    let Some(rig) = Rig::new(test) else { return };
+    let probing = rig.backend.clone();
+    let probed = tokio::spawn(async move { probing.probe().await });
+    let mut looks = 0;
+    while !probed.is_finished() {
+        assert_eq!(rig.backend.running().await.unwrap(), []);
+        looks += 1;
+    }
+    assert!(looks > 3, "nobody looked");
+    probed.await.unwrap().unwrap();
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_backend::error::BackendError;
 use leasehold_backend::execution::Execution;
-use leasehold_backend::seam::Launch;
+use leasehold_backend::seam::{Backend, Launch};
 use leasehold_core::end::{EndReason, LeaseExpiry};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::RunId;
@@ -22,6 +22,20 @@ use super::{Task, Unbegun, Went};
 const TRIES_MAX: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What came of an order.
+enum Sent {
+    /// It is there.
+    Begun(Box<Execution>),
+    /// It was not given: this is the end.
+    Not(EndReason),
+}
+
+/// The end of a run whose allocation is over.
+fn overdue() -> EndReason {
+    let cause = LeaseExpiry::Deadline;
+    EndReason::LeaseExpired { cause }
+}
 
 /// What the backend knows of a run.
 pub(super) enum Found {
@@ -44,20 +58,17 @@ impl Task {
             if self.unwanted() {
                 return Ok(Went::Never(self.cancelled().into()));
             }
-            let Some(sandbox) = self.spec() else {
-                let cause = LeaseExpiry::Deadline;
-                return Ok(Went::Never(EndReason::LeaseExpired { cause }.into()));
-            };
             let workspace = match self.workspace().await {
                 Ok(workspace) => workspace,
                 Err(error) => return Ok(never(&error)),
             };
-            let error = match self.send(sandbox, workspace).await {
-                Ok(execution) => {
+            let error = match self.send(workspace).await {
+                Ok(Sent::Begun(execution)) => {
                     self.engine.metrics.launched.add(begun.elapsed());
                     self.fed = execution.fed;
-                    return Ok(Went::Follow(Box::new(self.take_up(execution))));
+                    return Ok(Went::Follow(Box::new(self.take_up(*execution))));
                 }
+                Ok(Sent::Not(end)) => return Ok(Went::Never(end.into())),
                 Err(error) => error,
             };
             match error {
@@ -100,29 +111,53 @@ impl Task {
         }
     }
 
-    async fn send(
-        &self,
-        sandbox: SandboxSpec,
-        workspace: Option<OwnedFd>,
-    ) -> Result<Execution, BackendError> {
+    async fn send(&self, workspace: Option<OwnedFd>) -> Result<Sent, BackendError> {
         let mut exec = self.plan.start.exec.clone();
         exec.stdin |= self.plan.start.stdin.is_some();
         let parts = &self.engine.parts;
         let script = parts.script(&self.plan).await?;
         let stdin = self.plan.start.stdin.as_deref();
         let input = stdin.filter(|_| exec.module.is_some()).map(Into::into);
-        let launch = Launch {
+        let mut launch = Launch {
             workspace,
             input,
             module: parts.module(&self.plan),
             script,
             tenant: Some(self.plan.contract.tenant.clone()),
-            ..Launch::new(self.id(), sandbox, exec)
+            ..Launch::new(self.id(), self.plan.start.sandbox.clone(), exec)
         };
+        let backend = self.backend()?;
+        if let Some(end) = self.got_ready(backend.as_ref(), &launch).await? {
+            return Ok(Sent::Not(end));
+        }
+        let Some(sandbox) = self.spec() else {
+            return Ok(Sent::Not(overdue()));
+        };
+        launch.sandbox = sandbox;
         self.engine.failpoints().before("launch");
-        let launched = self.backend()?.launch(launch).await;
+        let launched = backend.launch(launch).await;
         self.engine.failpoints().after("launch");
-        launched
+        launched.map(|execution| Sent::Begun(Box::new(execution)))
+    }
+
+    /// Waits until nothing but the launch itself is left to wait for; gives the end of a run that is wanted no
+    /// longer, or whose time is over, before that.
+    async fn got_ready(
+        &self,
+        backend: &dyn Backend,
+        launch: &Launch,
+    ) -> Result<Option<EndReason>, BackendError> {
+        let mut wish = self.live.cancel.subscribe();
+        let wished = async {
+            // What is wished is looked at afterwards; whoever could wish is there as long as this is.
+            let _ = wish.wait_for(Option::is_some).await;
+        };
+        tokio::select! {
+            biased;
+            ready = backend.get_ready(launch) => ready.map(|()| None),
+            () = wished => Ok(Some(self.cancelled())),
+            () = tokio::time::sleep_until(self.deadline) => Ok(Some(overdue())),
+        }
     }
 
     /// The computer as asked, its wall limit cut so that the worker ends it in time although nobody here
