@@ -20,6 +20,8 @@ use crate::schema::VALUE_MAX;
 
 /// Largest standard input of a bare command in bytes.
 pub const STDIN_MAX: usize = 512 << 10;
+/// What the word for a module in a policy's list of commands begins with; no native program's does.
+pub const MODULE_WORD: &str = "wasm:";
 /// Most permissions that are asked for.
 const PERMISSIONS_MAX: usize = 256;
 
@@ -103,8 +105,8 @@ impl ModuleFrom {
     #[must_use]
     pub fn command(&self) -> String {
         match self {
-            Self::Upload(digest) => format!("wasm:{digest}"),
-            Self::Template { name, .. } => format!("wasm:{name}"),
+            Self::Upload(digest) => format!("{MODULE_WORD}{digest}"),
+            Self::Template { name, .. } => format!("{MODULE_WORD}{name}"),
         }
     }
 }

@@ -27,7 +27,7 @@ pub use offers::{offer, runtime, unbuilt};
 use crate::engine::modules::{Templates, no_template};
 use crate::manifest::{Entrypoint, Manifest};
 use crate::plan::{Plan, Start};
-use crate::request::{ModuleFrom, ModuleWish, RunRequest, What, WorkspaceWish};
+use crate::request::{MODULE_WORD, ModuleFrom, ModuleWish, RunRequest, What, WorkspaceWish};
 use crate::{access, policies, tools, uploads};
 
 /// Everything of the store that a decision rests on.
@@ -258,6 +258,18 @@ fn posture(offers: &[Offer], backend: &str) -> Digest {
     postures.next().unwrap_or(Digest::ZERO)
 }
 
+/// The native program of a command. A list that allows a module must not let in a file that is called like it.
+fn native(argv: &[String]) -> Result<String, PublicError> {
+    let program = argv.first().cloned().unwrap_or_default();
+    match program.starts_with(MODULE_WORD) {
+        true => Err(invalid(format!(
+            "command[0]: {program:?}: `{MODULE_WORD}` is how policies name WebAssembly modules, and no program's name"
+        ))
+        .hint("run a module by `module` or `interpreter`")),
+        false => Ok(program),
+    }
+}
+
 /// Whether tool or command may be run at all, and how far it is trusted.
 fn admitted(case: Case<'_>, warnings: &mut Vec<String>) -> Result<TrustClass, PublicError> {
     let policy = case.policy();
@@ -283,7 +295,7 @@ fn admitted(case: Case<'_>, warnings: &mut Vec<String>) -> Result<TrustClass, Pu
             if let What::Command { argv, module, .. } = &case.request.what {
                 let program = match module {
                     Some(module) => module.from.command(),
-                    None => argv.first().cloned().unwrap_or_default(),
+                    None => native(argv)?,
                 };
                 policy
                     .allows(AllowList::Commands, &program)

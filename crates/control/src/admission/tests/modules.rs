@@ -198,3 +198,16 @@ fn a_module_of_a_bare_command_is_known_to_policy_by_what_it_is_and_not_by_its_na
     let error = attempt(None, policy(&[])).of(cwd).unwrap_err();
     assert!(error.message.starts_with("cwd: "), "{error}");
 }
+
+#[test]
+fn a_list_that_allows_a_module_lets_no_native_program_of_its_name_in() {
+    let text = inherit("trust: {commands: first_party}")
+        .replace("commands: inherit", "commands: [\"wasm:python\"]");
+    let case = || attempt(None, policy(&[("platform/tenant/default", &text)]));
+    let module = r#"{"interpreter":"python","command":["-c","1"]}"#;
+    assert!(case().of(module).is_ok());
+    let native = r#"{"command":["wasm:python"],"env":{"PATH":"/workspace"}}"#;
+    let error = case().of(native).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+    assert!(error.message.starts_with("command[0]: "), "{error}");
+}
