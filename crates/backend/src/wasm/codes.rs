@@ -2,7 +2,8 @@
 //!
 //! Code that was used lately stays in memory up to a bound, so that a run of a hot module reads and checks no
 //! file. A module that cannot be compiled is remembered for a while too: whoever asks again and again costs
-//! nothing. Tenants take turns at the compiler: one has one module compiled at a time.
+//! nothing. Tenants take turns at the compiler: one has one module compiled at a time, and waits for no other's
+//! turn, even where both want the same module.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -49,6 +50,8 @@ pub(super) struct Bounds {
 /// What is compiled.
 type Id = (Digest, Flavour);
 type Compiled = Result<Arc<Code>, CompileError>;
+/// Whoever of one tenant looks for the same.
+type Seeker = (Id, Option<Name>);
 
 /// Where code came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +85,9 @@ struct Held {
     /// Grows with each use.
     tick: u64,
     refused: VecDeque<(Id, CompileError, Instant)>,
-    flights: HashMap<Id, watch::Receiver<Option<(Compiled, Origin)>>>,
+    flights: HashMap<Seeker, watch::Receiver<Option<(Compiled, Origin)>>>,
+    /// What is being compiled, for whichever tenant's turn came first; closed when that is over.
+    compiling: HashMap<Id, watch::Receiver<()>>,
     turns: HashMap<Option<Name>, Turn>,
 }
 
@@ -162,13 +167,12 @@ impl Codes {
         tenant: Option<&Name>,
     ) -> Result<watch::Receiver<Option<(Compiled, Origin)>>, CompileError> {
         let mut held = self.held();
-        if let Some(flight) = held.flights.get(&id) {
+        let seeker = (id, tenant.cloned());
+        if let Some(flight) = held.flights.get(&seeker) {
             return Ok(flight.clone());
         }
-        let now = Instant::now();
-        held.refused.retain(|(.., until)| *until > now);
-        if let Some((_, error, _)) = held.refused.iter().find(|(refused, ..)| *refused == id) {
-            return Err(error.clone());
+        if let Some(error) = held.refusal(id) {
+            return Err(error);
         }
         let turn = held.turns.entry(tenant.cloned()).or_default();
         if turn.waiting >= self.bounds.waiting {
@@ -184,16 +188,14 @@ impl Codes {
             own
         });
         let (landed, flight) = watch::channel(None);
-        held.flights.insert(id, flight.clone());
+        held.flights.insert(seeker.clone(), flight.clone());
         let flying = Flying {
             codes: Arc::clone(self),
-            id,
-            tenant: tenant.cloned(),
+            seeker,
         };
         let module = module.clone();
         tokio::spawn(async move {
             let found = flying.codes.find(&module, flavour_of(id), &own).await;
-            flying.codes.land(id, &found);
             // Nobody may be waiting any more.
             let _ = landed.send(Some(match found {
                 Ok((code, origin)) => (Ok(code), origin),
@@ -226,8 +228,36 @@ impl Codes {
         flavour: Flavour,
         own: &Arc<Semaphore>,
     ) -> Result<(Arc<Code>, Origin), CompileError> {
+        let id = (*module.digest(), flavour);
+        let (key, kept) = self.kept(id).await?;
+        if let Some(code) = kept {
+            let found = Ok((code, Origin::Disk));
+            self.land(id, &found);
+            return found;
+        }
+        // The tenant's turn first, so that who waits for it holds no place of another's.
+        let _turn = own.acquire().await.map_err(closed)?;
+        let _compiling = loop {
+            if let Some(code) = self.hot(&id.0, flavour) {
+                return Ok((code, Origin::Memory));
+            }
+            match self.begin(id)? {
+                Begun::Ours(compiling) => break compiling,
+                // Whatever comes of it; where it was no fault of the module's, this one tries by itself.
+                Begun::Anothers(mut compiling) => {
+                    let _ = compiling.changed().await;
+                }
+            }
+        };
+        let found = self.compiled(module, key, id).await;
+        self.land(id, &found);
+        found
+    }
+
+    /// Code that is kept on disk, and the key that it is kept under.
+    async fn kept(self: &Arc<Self>, id: Id) -> Result<(Key, Option<Arc<Code>>), CompileError> {
         let codes = Arc::clone(self);
-        let digest = *module.digest();
+        let (digest, flavour) = id;
         let looked = blocking(move || {
             let key = codes.key(digest, flavour)?;
             let found = codes.store().map(|store| store.load(&key));
@@ -235,7 +265,7 @@ impl Codes {
         });
         let (key, found) = looked.await?;
         match found {
-            Some(Found::There(code)) => return Ok((Arc::new(code), Origin::Disk)),
+            Some(Found::There(code)) => return Ok((key, Some(Arc::new(code)))),
             Some(Found::Refused(why)) => {
                 count(&self.counts.code_refused);
                 self.counts
@@ -243,12 +273,35 @@ impl Codes {
             }
             Some(Found::Absent) | None => {}
         }
-        let closed = |_| CompileError::Failed {
-            kind: ErrorKind::Internal,
-            said: "its turn will never come".to_owned(),
-        };
-        // The tenant's turn first, so that who waits for it holds no place of another's.
-        let _turn = own.acquire().await.map_err(closed)?;
+        Ok((key, None))
+    }
+
+    /// Takes the compilation of a module up, unless somebody is at it.
+    fn begin(self: &Arc<Self>, id: Id) -> Result<Begun, CompileError> {
+        let mut held = self.held();
+        if let Some(compiling) = held.compiling.get(&id) {
+            return Ok(Begun::Anothers(compiling.clone()));
+        }
+        // Of whoever was at it before.
+        if let Some(error) = held.refusal(id) {
+            return Err(error);
+        }
+        let (over, compiling) = watch::channel(());
+        held.compiling.insert(id, compiling);
+        Ok(Begun::Ours(Compiling {
+            codes: Arc::clone(self),
+            id,
+            _over: over,
+        }))
+    }
+
+    /// Compiles a module and keeps its code.
+    async fn compiled(
+        self: &Arc<Self>,
+        module: &Module,
+        key: Key,
+        (digest, flavour): Id,
+    ) -> Result<(Arc<Code>, Origin), CompileError> {
         let _slot = self.slots.acquire().await.map_err(closed)?;
         let file = module.open().await.map_err(CompileError::Bytes)?;
         let limits = self.bounds.compile;
@@ -302,27 +355,62 @@ fn flavour_of(id: Id) -> Flavour {
     id.1
 }
 
+fn closed(_: tokio::sync::AcquireError) -> CompileError {
+    CompileError::Failed {
+        kind: ErrorKind::Internal,
+        said: "its turn will never come".to_owned(),
+    }
+}
+
+/// Who compiles a module.
+enum Begun {
+    Ours(Compiling),
+    Anothers(watch::Receiver<()>),
+}
+
+/// A compilation, over when this is dropped.
+struct Compiling {
+    codes: Arc<Codes>,
+    id: Id,
+    _over: watch::Sender<()>,
+}
+
+impl Drop for Compiling {
+    fn drop(&mut self) {
+        self.codes.held().compiling.remove(&self.id);
+    }
+}
+
 /// Leaves with the task that looks for code, however that ends.
 struct Flying {
     codes: Arc<Codes>,
-    id: Id,
-    tenant: Option<Name>,
+    seeker: Seeker,
 }
 
 impl Drop for Flying {
     fn drop(&mut self) {
         let mut held = self.codes.held();
-        held.flights.remove(&self.id);
-        if let Some(turn) = held.turns.get_mut(&self.tenant) {
+        held.flights.remove(&self.seeker);
+        let tenant = &self.seeker.1;
+        if let Some(turn) = held.turns.get_mut(tenant) {
             turn.waiting -= 1;
             if turn.waiting == 0 {
-                held.turns.remove(&self.tenant);
+                held.turns.remove(tenant);
             }
         }
     }
 }
 
 impl Held {
+    /// Why a module has no code, where that is remembered.
+    fn refusal(&mut self, id: Id) -> Option<CompileError> {
+        let now = Instant::now();
+        self.refused.retain(|(.., until)| *until > now);
+        let mut refused = self.refused.iter();
+        let found = refused.find(|(refused, ..)| *refused == id);
+        found.map(|(_, error, _)| error.clone())
+    }
+
     /// Keeps code in memory, and makes room for it.
     fn warm(&mut self, id: Id, code: Arc<Code>, most: u64) {
         self.tick += 1;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What is left of a bound.
 #[derive(Debug)]
 pub(super) struct Room {
+    whole: u64,
     left: AtomicU64,
 }
 
@@ -19,8 +20,14 @@ pub(super) struct Taken {
 impl Room {
     pub(super) fn of(count: u64) -> Arc<Self> {
         Arc::new(Self {
+            whole: count,
             left: AtomicU64::new(count),
         })
+    }
+
+    /// Whether so many could be taken if nobody had any.
+    pub(super) fn could_have(&self, count: u64) -> bool {
+        count <= self.whole
     }
 
     /// Takes so many, or none at all.

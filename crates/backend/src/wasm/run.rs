@@ -152,8 +152,11 @@ impl SharedRun {
             record.exit = seen.exit;
             record.usage = Usage {
                 wall_micros: micros(ran),
-                cpu_micros: report.as_ref().map(|report| report.cpu_us),
-                memory_peak_bytes: report.as_ref().map(|report| report.memory_peak_bytes),
+                // A host has one thread for its runs, and holds them to their memory.
+                cpu_micros: report.as_ref().map(|report| report.cpu_us.min(micros(ran))),
+                memory_peak_bytes: report
+                    .as_ref()
+                    .map(|report| report.memory_peak_bytes.min(self.limits.memory_bytes)),
                 ..Usage::default()
             };
             record.module = module;

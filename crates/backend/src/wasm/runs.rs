@@ -93,6 +93,17 @@ impl Runs {
         }
     }
 
+    /// Forgets the run that has been over for longest, so that what is kept of it makes room. Says whether there
+    /// was one.
+    pub(super) fn forget_oldest(&self) -> bool {
+        let mut held = self.held();
+        let oldest = held.ended.pop_front();
+        oldest.is_some_and(|oldest| {
+            held.all.remove(&oldest);
+            true
+        })
+    }
+
     pub(super) fn get(&self, run: &RunId) -> Option<Placed> {
         self.held().all.get(run).cloned().flatten()
     }

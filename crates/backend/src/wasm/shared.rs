@@ -8,6 +8,7 @@ use leasehold_core::name::Name;
 use leasehold_core::spec::WorkspaceMode;
 
 use super::code::Code;
+use super::room::Taken;
 use super::run::{Beginning, SharedRun};
 use super::runs::{Placed, Reserve, exists};
 use super::{Asked, Inner, limits};
@@ -46,6 +47,18 @@ pub(super) fn suits(launch: &Launch) -> bool {
 }
 
 impl Inner {
+    /// Room for so many bytes of output. What is kept of runs that are over gives way to it.
+    fn room_for_output(&self, most: u64) -> Option<Taken> {
+        loop {
+            if let Some(taken) = self.output.take(most) {
+                return Some(taken);
+            }
+            if !self.output.could_have(most) || !self.runs.forget_oldest() {
+                return None;
+            }
+        }
+    }
+
     /// Begins it in a shared host; `None` where there is no room for it.
     pub(super) async fn share(
         &self,
@@ -57,7 +70,7 @@ impl Inner {
     ) -> Result<Option<Execution>, BackendError> {
         let bounds = &launch.sandbox.limits;
         let most = bounds.output_bytes.value.saturating_mul(2);
-        let Some(output) = self.output.take(most) else {
+        let Some(output) = self.room_for_output(most) else {
             return Ok(None);
         };
         let memory = bounds.memory_bytes.value;

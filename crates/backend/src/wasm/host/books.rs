@@ -82,6 +82,8 @@ pub(super) struct Books {
     runs_max: usize,
     next_run: u32,
     next_module: u32,
+    /// Modules that were sent, as many as the host has not answered for.
+    unanswered: u32,
     tick: u64,
     /// Somebody's runs are or were in it.
     pub(super) owned: bool,
@@ -115,6 +117,7 @@ impl Books {
             runs_max,
             next_run: 0,
             next_module: 0,
+            unanswered: 0,
             tick: 0,
             owned: false,
             served: 0,
@@ -140,6 +143,7 @@ impl Books {
         if !there {
             let number = MODULE | self.next_module;
             self.next_module = (self.next_module + 1) & !MODULE;
+            self.unanswered += 1;
             let loaded = Loaded {
                 number,
                 bytes: more,
@@ -218,6 +222,13 @@ impl Books {
             self.idle_since = Instant::now();
         }
         Some((held, refused))
+    }
+
+    /// Takes the host's one answer for a module that it was sent. Says whether it owed any.
+    pub(super) fn answered(&mut self, number: u32) -> bool {
+        let owed = Self::names_module(number) && self.unanswered > 0;
+        self.unanswered -= u32::from(owed);
+        owed
     }
 
     /// Notes that the host cannot use a module. Says whether it is one that was sent.

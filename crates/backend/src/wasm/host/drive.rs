@@ -253,6 +253,9 @@ impl Host {
         match kind {
             Some(FromHost::Stdout | FromHost::Stderr) => {
                 let run = self.run(number).ok_or_else(|| stranger(number))?;
+                if frame.body.is_empty() {
+                    return Err(nothing("output"));
+                }
                 let which = usize::from(kind == Some(FromHost::Stderr));
                 run.output(which, &frame.body)?;
                 Ok(Heard::Output(number))
@@ -268,7 +271,7 @@ impl Host {
                 let refused: Refused = frame.read().map_err(|error| broken(&error))?;
                 self.on_refusal(number, printable(&refused.message, TEXT_MAX))
             }
-            Some(FromHost::Loaded) if Books::names_module(number) => Ok(Heard::Nothing),
+            Some(FromHost::Loaded) if locked(&self.books).answered(number) => Ok(Heard::Nothing),
             Some(FromHost::Loaded | FromHost::Ready) | None => {
                 let what = format!("a frame of kind {} for {number}", frame.kind);
                 Err(Stop::Broken(format!("{what} was not asked for")))
@@ -294,6 +297,11 @@ impl Host {
     fn on_refusal(&self, number: u32, message: String) -> Result<Heard, Stop> {
         let mut books = locked(&self.books);
         if Books::names_module(number) {
+            if !books.answered(number) {
+                return Err(Stop::Broken(format!(
+                    "it refused module {number}, which it was not sent"
+                )));
+            }
             // It may have made room for another one meanwhile.
             books.refuse(number, message);
             return Ok(Heard::Nothing);
@@ -316,6 +324,9 @@ impl Host {
             .try_into()
             .map_err(|_| Stop::Broken(format!("a count of {} bytes", body.len())))?;
         let taken = u64::from(u32::from_le_bytes(taken));
+        if taken == 0 {
+            return Err(nothing("input"));
+        }
         let mut frames = Vec::new();
         let mut books = locked(&self.books);
         let held = books.runs.get_mut(&number);
@@ -333,6 +344,11 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// Frames that say nothing are without end: what they cost would be bounded by nothing.
+fn nothing(of: &str) -> Stop {
+    Stop::Broken(format!("it told of no {of}"))
 }
 
 fn stranger(number: u32) -> Stop {

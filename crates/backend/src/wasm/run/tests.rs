@@ -147,6 +147,21 @@ fn output_is_what_came_and_its_memory_is_given_back() {
 }
 
 #[test]
+fn a_host_charges_nobody_for_what_cannot_have_been_used() {
+    let record = ended(
+        report(|report| {
+            report.cpu_us = u64::MAX;
+            report.memory_peak_bytes = u64::MAX;
+        }),
+        None,
+    );
+    let usage = record.usage;
+    assert_eq!(usage.cpu_micros, Some(usage.wall_micros));
+    let most = RunLimits::default().memory_bytes;
+    assert_eq!(usage.memory_peak_bytes, Some(most));
+}
+
+#[test]
 fn every_stage_is_told_once_and_in_order() {
     let run = run(RunLimits::default(), &Room::of(1_000));
     run.injected();

@@ -312,3 +312,30 @@ async fn a_tenants_bombs_hold_up_nobody_else() {
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn a_tenant_that_asks_first_for_what_many_want_holds_up_nobody() {
+    let mut bounds = WasmBounds {
+        compiles: 2,
+        ..WasmBounds::default()
+    };
+    bounds.compile.cpu_ms = 3_000;
+    let test = "a_tenant_that_asks_first_for_what_many_want_holds_up_nobody";
+    let Some(rig) = Rig::bounded(test, &bounds) else {
+        return;
+    };
+    let wanted = module(&guests::hello());
+    let mut eves = tokio::task::JoinSet::new();
+    // What everybody wants, behind what takes long.
+    for module in [slow("a"), slow("b"), wanted.clone()] {
+        let (backend, eve) = (rig.backend.clone(), tenant("eve"));
+        eves.spawn(async move { backend.prepare(&module, PLAIN, Some(&eve)).await.is_ok() });
+        tokio::task::yield_now().await;
+    }
+    let bob = rig.backend.prepare(&wanted, PLAIN, Some(&tenant("bob")));
+    assert_eq!(bob.await.unwrap().origin, Origin::Compiler);
+    assert!(eves.try_join_next().is_none(), "a bomb was over already");
+    let good = eves.join_all().await;
+    assert_eq!(good.iter().filter(|good| **good).count(), 1);
+    assert_eq!(rig.backend.counts().compiled, 1, "eve has it from bob");
+}

@@ -478,3 +478,25 @@ async fn runs_of_a_process_that_is_gone_were_lost_and_are_not_begun_again() {
     let execution = later.launch(fresh.launch).await.unwrap();
     assert_eq!(*finish(execution).await.end(), EndReason::Completed);
 }
+
+#[tokio::test]
+async fn what_is_kept_of_runs_that_are_over_takes_no_room_from_others() {
+    const KIB: u64 = 1 << 10;
+    let bounds = WasmBounds {
+        output_memory_bytes: 256 * KIB,
+        ..WasmBounds::default()
+    };
+    let test = "what_is_kept_of_runs_that_are_over_takes_no_room_from_others";
+    let Some(rig) = Rig::bounded(test, &bounds) else {
+        return;
+    };
+    let says = module(&guests::copies());
+    let input = vec![b'x'; 64 << 10];
+    for number in 0..6 {
+        let order = order(&says).of("eve").input(&input);
+        let order = order.limits(|limits| limits.output_bytes = Limit::asked(64 * KIB));
+        let done = rig.run(order).await;
+        assert!(done.shared(), "run {number}");
+        assert_eq!(done.stdout.len(), input.len());
+    }
+}

@@ -281,7 +281,8 @@ async fn a_host_that_says_what_it_cannot_know_is_ended_with_its_runs() {
     let end = |number, report: &str| frame(FromHost::Ended as u8, 0, number, report.as_bytes());
     let mut long = vec![0; HEAD_LEN];
     long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-    let cases: [(&str, Vec<u8>, &str); 11] = [
+    let loaded = frame(2, 0, 1 << 31, b"").unwrap();
+    let cases: [(&str, Vec<u8>, &str); 14] = [
         ("kind", frame(99, 0, 0, b"").unwrap(), "kind 99"),
         (
             "ready again",
@@ -309,6 +310,13 @@ async fn a_host_that_says_what_it_cannot_know_is_ended_with_its_runs() {
             "took too much",
             frame(6, 0, 0, &9u32.to_le_bytes()).unwrap(),
             "run 0",
+        ),
+        ("loaded twice", loaded.repeat(2), "not asked for"),
+        ("says nothing", frame(4, 0, 0, b"").unwrap(), "no output"),
+        (
+            "took nothing",
+            frame(6, 0, 0, &0u32.to_le_bytes()).unwrap(),
+            "no input",
         ),
         ("no count", frame(6, 0, 0, b"abc").unwrap(), "3 bytes"),
         ("too long", long, "most is"),
