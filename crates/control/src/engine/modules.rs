@@ -107,11 +107,17 @@ async fn of_tool(objects: &dyn Objects, of: &ToolFile) -> Result<Vec<u8>, Public
         let message = format!("the files of the tool cannot be believed: {why}");
         PublicError::new(ErrorKind::Internal, message)
     };
-    let mut tree = archive::unpack(&archive).map_err(|error| broken(error.to_string()))?;
-    match tree.remove(&format!("{TOOL_DIR}/{}", of.file)) {
-        Some(Entry::File { content, .. }) => Ok(content),
-        _ => Err(broken(format!("{:?} is not among them", of.file))),
-    }
+    let name = format!("{TOOL_DIR}/{}", of.file);
+    // Where it does not hold up others: it may be long.
+    let unpacking = tokio::task::spawn_blocking(move || {
+        let mut tree = archive::unpack(&archive).map_err(|error| error.to_string())?;
+        match tree.remove(&name) {
+            Some(Entry::File { content, .. }) => Ok(content),
+            _ => Err(format!("{name:?} is not among them")),
+        }
+    });
+    let unpacked = unpacking.await.map_err(|error| broken(error.to_string()))?;
+    unpacked.map_err(broken)
 }
 
 /// A module that is read when it must be compiled.

@@ -180,7 +180,7 @@ fn with_parked() -> Daemon {
 
 /// Waits until nothing of a worker is on the host that nobody ended: twice the time after which one leaves.
 #[track_caller]
-fn leaves_by_itself(daemon: &Daemon) {
+pub(super) fn leaves_by_itself(daemon: &Daemon) {
     until("the worker leaves", 3 * SOON, || {
         daemon.inventory().is_empty().then_some(())
     });

@@ -12,6 +12,7 @@ use std::time::Duration;
 use leasehold_e2e::{Daemon, Outcome, leasehold, skip, until};
 use serde_json::{Value, json};
 
+use super::crowd::leaves_by_itself;
 use super::{SOON, assert_proven, facts, reason, tenant};
 use crate::binary::{Binary, MEMORIES, NOTHING, TYPES, command};
 use crate::guests;
@@ -528,11 +529,21 @@ fn waits() -> Vec<u8> {
 /// Kills the daemon in the middle of a run of a tool with these lines, starts it again, and gives the run's
 /// row once it is sealed, with how often it was begun.
 fn killed(rig: &mut Rig, name: &str, more: &str) -> (Value, usize) {
+    killed_and_back(rig, name, more, &[])
+}
+
+/// The same, with these variables for the daemon that comes back.
+fn killed_and_back(
+    rig: &mut Rig,
+    name: &str,
+    more: &str,
+    variables: &[(&str, &str)],
+) -> (Value, usize) {
     rig.publish_module(name, &waits(), more);
     let run = rig.begin(&format!("test.{name}"));
     rig.await_word(&run, "up");
     rig.daemon.kill();
-    rig.daemon.restart(&[]);
+    rig.daemon.restart(variables);
     let row = rig.daemon.sealed(&run, SOON);
     let begun = facts(&rig.daemon, &run, "leased").len();
     assert_eq!(facts(&rig.daemon, &run, "concluded").len(), 1);
@@ -554,5 +565,39 @@ fn a_daemon_killed_in_the_middle_loses_what_shares_a_host_and_takes_up_what_has_
     let own = "filesystem: {artifacts: ['*.txt']}";
     let (row, begun) = killed(&mut rig, "single", own);
     assert_eq!((reason(&row), begun), ("completed", 1), "{row:#}");
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn a_daemon_that_comes_back_without_the_programs_says_of_a_shared_run_that_it_was_lost() {
+    let test =
+        "a_daemon_that_comes_back_without_the_programs_says_of_a_shared_run_that_it_was_lost";
+    let Some(mut rig) = Rig::new(test) else {
+        return;
+    };
+    let without = [("LEASEHOLD_WASM_DIR", "/nonexistent")];
+    let (row, begun) = killed_and_back(&mut rig, "lost", "", &without);
+    assert_eq!((reason(&row), begun), ("host_lost", 1), "{row:#}");
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn p85_a_worker_leaves_when_its_killed_daemon_had_hosts() {
+    let test = "p85_a_worker_leaves_when_its_killed_daemon_had_hosts";
+    let Some(mut rig) = Rig::new(test) else {
+        return;
+    };
+    rig.publish_module("waits", &waits(), "");
+    let run = rig.begin("test.waits");
+    // Untouched hosts are being started beside the one that has the run.
+    rig.await_word(&run, "up");
+    assert!(
+        !rig.daemon.inventory().inits().is_empty(),
+        "the look sees it"
+    );
+    rig.daemon.kill();
+    leaves_by_itself(&rig.daemon);
+    rig.daemon.restart(&[]);
+    assert_eq!(reason(&rig.daemon.sealed(&run, SOON)), "host_lost");
     rig.assert_nothing_left();
 }
