@@ -2,11 +2,15 @@
 //!
 //! It takes its posture first and lives on one thread in one loop. When its control socket closes or
 //! says so it ends, and the kernel ends everything else in the sandbox with it.
+//!
+//! The stub shares its memory until it is its command. So init gives its turn with that memory while it
+//! waits, and has it at all other times.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
+use leasehold_jail::sharing::{Turns, spawn_sharing};
 use leasehold_jail::{posture, sys};
 use leasehold_protocol::guest::{CONTROL_LEN, Control, INIT_FD, STUB_FD, SetupStep, SignalTarget};
 use leasehold_protocol::socket::{recv_with_fds, send_with_fds};
@@ -47,6 +51,9 @@ struct Init {
     /// There may be more to collect than was at the last turn.
     backlog: bool,
 }
+
+/// Whose turn it is with the memory of init and its one stub.
+static TURNS: Turns = Turns::new();
 
 /// Most children collected in one turn, so that a command that makes orphans cannot keep init from
 /// hearing the host.
@@ -134,7 +141,10 @@ impl Init {
             }
             let at_once = Timespec::default();
             let limit = self.backlog.then_some(&at_once);
-            rustix::io::retry_on_intr(|| poll(&mut waited, limit))?;
+            TURNS.give();
+            let polled = rustix::io::retry_on_intr(|| poll(&mut waited, limit));
+            TURNS.take();
+            polled?;
             let seen = |at: usize| waited.get(at).is_some_and(|fd| !fd.revents().is_empty());
             (seen(0), seen(1), seen(2))
         };
@@ -255,11 +265,12 @@ impl Init {
     }
 }
 
-/// Its ends of the socket and of the notice are closed here when it has them.
+/// Its ends of the socket and of the notice are closed here when it has them. Comes back when it waits.
 fn start_stub(socket: OwnedFd, ready: OwnedFd, warm: Option<Warm>) -> Result<Pid, Failure> {
-    let keep = [socket.as_fd(), ready.as_fd()];
-    sys::spawn_child(&keep, || stub::run(&socket, Some(&ready), warm))
-        .map_err(|error| (SetupStep::Stub, io_errno(&error)))
+    spawn_sharing(&TURNS, [socket, ready], move |[socket, ready]| {
+        stub::run(&socket, Some((&ready, &TURNS)), warm)
+    })
+    .map_err(|error| (SetupStep::Stub, io_errno(&error)))
 }
 
 /// Starts this program again as the agent, with the channel as its descriptor 3. Waits until the

@@ -2,15 +2,23 @@
 //!
 //! It has every restriction that does not depend on the command, says so, and waits for its one
 //! message. It never returns to waiting: it vanishes into the program, or says why not and ends.
+//!
+//! It shares init's memory, which makes the way from the message to the program short, and takes turns
+//! with init: it gives its turn when it waits and keeps it from its message on, until the program has
+//! memory of its own. No process of a workload is there before that, and the memory is closed to all
+//! others (`posture::hide`), also when the identity is the workload's already.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use leasehold_jail::posture::{self, PostureError};
+use leasehold_jail::sharing::Turns;
 use leasehold_jail::sys;
 use leasehold_protocol::guest::{
-    EXEC_HEADER_LEN, ExecHeader, ExecRequest, ExecStep, STUB_FD, SetupStep, StubReply,
+    EXEC_HEADER_LEN, ExecHeader, ExecRequest, ExecStep, ROUSE, STUB_FD, SetupStep, StubReply,
 };
 use leasehold_protocol::socket::{recv_with_fds, send_with_fds};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::warm::{self, Warm};
@@ -24,6 +32,9 @@ const NOT_FOUND: u8 = 127;
 const PASSED_FD: i32 = 3;
 /// Descriptor number of the notice to init, in a warm interpreter.
 const NOTICE_FD: i32 = 5;
+
+/// How long a roused stub stays awake for its message.
+const AWAKE: Duration = Duration::from_micros(500);
 
 /// Bytes of the notice a stub gives init: what failed (0 when parked) and the error number.
 pub const NOTICE_LEN: usize = 8;
@@ -69,9 +80,11 @@ fn posture_failure(error: &PostureError) -> Failure {
 }
 
 /// Parks and becomes the command that comes over `socket`. Returns the status to end with when it
-/// could not. `ready` is init's notice; `warm` is an interpreter to wait in.
+/// could not. `init` is its notice and the turns with its memory, where the stub is its child; `warm` is
+/// an interpreter to wait in.
 #[must_use]
-pub fn run(socket: &OwnedFd, ready: Option<&OwnedFd>, warm: Option<Warm>) -> u8 {
+pub fn run(socket: &OwnedFd, init: Option<(&OwnedFd, &'static Turns)>, warm: Option<Warm>) -> u8 {
+    let (ready, turns) = init.unzip();
     if let Err((step, errno)) = park() {
         tell(ready, step as u32, errno);
         return CANNOT;
@@ -85,7 +98,7 @@ pub fn run(socket: &OwnedFd, ready: Option<&OwnedFd>, warm: Option<Warm>) -> u8 
         return CANNOT;
     }
     tell(ready, 0, 0);
-    let (step, errno) = match receive(socket) {
+    let (step, errno) = match receive(socket, turns) {
         // Nobody needs this sandbox any more.
         Ok(None) => return 0,
         Ok(Some((request, fds))) => match request.passed {
@@ -126,8 +139,8 @@ fn park() -> Result<(), (SetupStep, i32)> {
 /// Waits in an interpreter, as the workload already. Comes back only when it could not be started.
 fn wait_warm(warm: Warm, socket: &OwnedFd, ready: Option<&OwnedFd>) -> i32 {
     let (uid, gid) = warm::workload_ids();
-    if let Err(error) = posture::become_user(uid, gid, warm::FILES, 0) {
-        return error.errno();
+    if let Err((_, errno)) = take_identity(uid, gid, warm::FILES, 0) {
+        return errno;
     }
     let placed = ready
         .map_or(Ok(()), |ready| sys::place(ready.as_fd(), NOTICE_FD))
@@ -138,15 +151,39 @@ fn wait_warm(warm: Warm, socket: &OwnedFd, ready: Option<&OwnedFd>) -> i32 {
     }
 }
 
+/// The identity of the workload. What is in a memory that is common to init stays closed: some hosts
+/// open it at a change of identity.
+fn take_identity(uid: u32, gid: u32, files: u32, cpu_seconds: u32) -> Result<(), Failure> {
+    posture::become_user(uid, gid, files, cpu_seconds)
+        .and_then(|()| posture::hide())
+        .map_err(|error| posture_failure(&error))
+}
+
 /// Takes the one message. `None` when the other side went away without one.
-fn receive(socket: &OwnedFd) -> Result<Option<(ExecRequest, Vec<OwnedFd>)>, Failure> {
+fn receive(
+    socket: &OwnedFd,
+    turns: Option<&Turns>,
+) -> Result<Option<(ExecRequest, Vec<OwnedFd>)>, Failure> {
     let protocol = (ExecStep::Message, Errno::PROTO.raw_os_error());
     let mut fds = Vec::new();
     let mut fixed = [0; EXEC_HEADER_LEN];
-    let got = fill(socket, &mut fixed, &mut fds)?;
-    if got == 0 {
-        return Ok(None);
+    let mut got = 0;
+    while got == 0 {
+        at(ExecStep::Message, await_message(socket, turns))?;
+        got = recv_with_fds(socket, &mut fixed, &mut fds)
+            .map_err(|error| (ExecStep::Message, io_errno(&error)))?;
+        if got == 0 {
+            return Ok(None);
+        }
+        let roused = fixed[..got].iter().take_while(|byte| **byte == ROUSE);
+        let roused = roused.count();
+        fixed.copy_within(roused..got, 0);
+        got -= roused;
+        if got == 0 {
+            stays_awake(socket);
+        }
     }
+    got += fill(socket, &mut fixed[got..], &mut fds)?;
     if got < fixed.len() {
         return Err(protocol);
     }
@@ -160,6 +197,27 @@ fn receive(socket: &OwnedFd) -> Result<Option<(ExecRequest, Vec<OwnedFd>)>, Fail
         return Err(protocol);
     }
     Ok(Some((request, fds)))
+}
+
+/// Waits for something to read, without a turn.
+fn await_message(socket: &OwnedFd, turns: Option<&Turns>) -> rustix::io::Result<()> {
+    let mut waited = [PollFd::new(socket, PollFlags::IN)];
+    if let Some(turns) = turns {
+        turns.give();
+    }
+    let polled = rustix::io::retry_on_intr(|| poll(&mut waited, None));
+    if let Some(turns) = turns {
+        turns.take();
+    }
+    polled.map(drop)
+}
+
+/// Looks for the message again and again in place of sleeping, for [`AWAKE`] at most: whoever roused it
+/// is about to send it, and a process that sleeps takes longer to be there than all that is left to do.
+fn stays_awake(socket: &OwnedFd) {
+    let end = Instant::now() + AWAKE;
+    let mut waited = [PollFd::new(socket, PollFlags::IN)];
+    while matches!(poll(&mut waited, Some(&Timespec::default())), Ok(0)) && Instant::now() < end {}
 }
 
 /// Reads until the buffer is full or the other side is done. Returns the bytes read.
@@ -221,8 +279,7 @@ fn pass(passed: &[OwnedFd]) -> Result<(), Failure> {
 
 fn prepare(request: &ExecRequest, fds: &[OwnedFd], socket: &OwnedFd) -> Result<(), Failure> {
     let (uid, gid) = request.ids;
-    posture::become_user(uid, gid, request.files, request.cpu_seconds)
-        .map_err(|error| posture_failure(&error))?;
+    take_identity(uid, gid, request.files, request.cpu_seconds)?;
     match (request.tty, fds) {
         (Some((rows, columns)), _) => {
             let master = at(ExecStep::Tty, terminal::take(rows, columns))?;

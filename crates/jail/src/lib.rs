@@ -1,7 +1,7 @@
 //! The only crate with `unsafe`: everything that confines a process.
 //!
 //! What runs inside a sandbox is always compiled: [`seccomp`], [`landlock`], [`caps`], [`rlimit`],
-//! [`posture`], [`lockdown`], [`exec`], [`termination`] and the raw system calls of [`sys`]. What makes sandboxes from outside is behind the
+//! [`posture`], [`lockdown`], [`exec`], [`sharing`], [`termination`] and the raw system calls of [`sys`]. What makes sandboxes from outside is behind the
 //! feature `host`. Nothing here decides policy about runs, talks to a daemon or logs.
 
 #[cfg(feature = "host")]
@@ -28,5 +28,6 @@ pub mod lockdown;
 pub mod posture;
 pub mod rlimit;
 pub mod seccomp;
+pub mod sharing;
 pub mod sys;
 pub mod termination;

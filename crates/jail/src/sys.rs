@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rustix::process::Pid;
 
 /// Status of a forked child whose code panicked.
-const PANICKED: u8 = 101;
+pub(crate) const PANICKED: u8 = 101;
 
 /// Highest signal number of Linux.
 pub const SIGNAL_MAX: i32 = 64;
@@ -68,7 +68,7 @@ pub fn spawn_child(keep: &[impl AsRawFd], child: impl FnOnce() -> u8) -> io::Res
 }
 
 /// Closes everything above the standard descriptors but the given ones, sorted.
-fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
+pub(crate) fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
     let mut first = 3;
     for number in keep.iter().copied().filter(|number| *number >= 3) {
         if number > first {

@@ -2,7 +2,7 @@
 //!
 //! *Init* (PID 1) has a `SOCK_SEQPACKET` socket on which every message is [`Control`], 32 bytes.
 //! The *stub* has a `SOCK_STREAM` socket: it says [`StubReply::Ready`] once, then takes exactly one
-//! [`ExecHeader`] with its payload, and either vanishes into the new program (the socket closes on
+//! [`ExecHeader`] with its payload, before which any number of bytes [`ROUSE`] may come, and either vanishes into the new program (the socket closes on
 //! exec) or says [`StubReply::Failed`]. All integers are little endian.
 
 mod exec;
@@ -13,6 +13,10 @@ pub use self::exec::{EXEC_HEADER_LEN, EXEC_PASSED_MAX, EXEC_PAYLOAD_MAX, ExecHea
 pub const INIT_FD: i32 = 3;
 /// Descriptor number of the stub's socket, both in init before it starts the stub and in the stub.
 pub const STUB_FD: i32 = 4;
+
+/// A byte that says nothing but that the message to the stub may come in a moment; no message begins
+/// with it. For stubs that are not an interpreter.
+pub const ROUSE: u8 = 0;
 
 /// Bytes of one control message.
 pub const CONTROL_LEN: usize = 32;

@@ -11,7 +11,7 @@ use leasehold_core::spec::SandboxSpec;
 use leasehold_jail::cgroup::{Group, OomWatch};
 use leasehold_jail::namespaces::Handles;
 use leasehold_jail::spawn::Made;
-use leasehold_protocol::guest::{Control, SignalTarget};
+use leasehold_protocol::guest::{Control, ROUSE, SignalTarget};
 use rustix::process::{WaitId, WaitIdOptions};
 
 use crate::admit::Admitted;
@@ -187,6 +187,24 @@ impl Sandbox {
         if let Some(init) = &self.init {
             let _ = rustix::net::send(init, &message.encode(), rustix::net::SendFlags::NOSIGNAL);
         }
+    }
+
+    /// Has the stub be awake when its message comes, which is in a moment: to be woken takes it as long as
+    /// us to make the message ready. Not where it would be in our way, and no interpreter: that sleeps.
+    pub(crate) fn rouse(&self) {
+        if let Some(stub) = &self.stub
+            && self.spec.warm.is_none()
+            && self.beside_us()
+        {
+            // It is a hint; a socket that is closed is seen when the message is sent.
+            let _ = rustix::net::send(stub, &[ROUSE], rustix::net::SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Whether it runs on other cores than we do just now.
+    pub(crate) fn beside_us(&self) -> bool {
+        let here = rustix::thread::sched_getcpu();
+        self.cores.iter().all(|core| *core as usize != here)
     }
 
     /// Asks the main command to end.

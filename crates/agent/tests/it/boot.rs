@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
-use leasehold_protocol::guest::{Control, ExecStep, SignalTarget, StubReply};
+use leasehold_protocol::guest::{Control, ExecStep, ROUSE, SignalTarget, StubReply};
 use rustix::io::Errno;
 
 use crate::sandbox::{Sandbox, able, drain, readable, request, run};
@@ -106,6 +106,66 @@ fn a_broken_message_ends_the_stub() {
     let step = ExecStep::Message;
     assert_eq!(reply, Some(StubReply::Failed { step, errno }));
     assert!(matches!(sandbox.hear(), Some(Control::MainExited { .. })));
+}
+
+/// The word that the message may come soon is no part of it, alone or with it, early or in vain.
+#[test]
+fn a_roused_stub_takes_its_message_or_sleeps_again() {
+    if !able("a_roused_stub_takes_its_message_or_sleeps_again") {
+        return;
+    }
+    let message = request(&["sh", "-c", "echo $0"]);
+    let together = Sandbox::parked(&["init"]);
+    let pipe = || rustix::pipe::pipe().unwrap();
+    let ((input, _to), (from, output), (_from_error, error)) = (pipe(), pipe(), pipe());
+    together.transmit(&[ROUSE; 3], &[]);
+    together.transmit(&message.encode(), &[&input, &output, &error]);
+    drop((input, output, error));
+    assert_eq!(drain(from), "sh\n");
+    let late = Sandbox::parked(&["init"]);
+    for _ in 0..2 {
+        late.transmit(&[ROUSE], &[]);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(late.run(&message, b"").stdout, "sh\n");
+    let vain = Sandbox::parked(&["init"]);
+    vain.transmit(&[ROUSE], &[]);
+    rustix::net::shutdown(&vain.stub, rustix::net::Shutdown::Both).unwrap();
+    assert_eq!(vain.hear(), Some(Control::MainExited { status: 0 }));
+}
+
+/// Init and stub have one memory and take turns with it: a stub that ends while it has the turn gives it back,
+/// and init serves its agent meanwhile or afterwards, but always.
+#[test]
+fn init_goes_on_when_its_stub_ends_amid_a_message() {
+    if !able("init_goes_on_when_its_stub_ends_amid_a_message") {
+        return;
+    }
+    let sandbox = Sandbox::parked(&["init"]);
+    let message = request(&["sh", "-c", "exit 3"]).encode();
+    sandbox.transmit(&message[..message.len() - 4], &[]);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    rustix::net::shutdown(&sandbox.stub, rustix::net::Shutdown::Write).unwrap();
+    assert!(matches!(
+        sandbox.reply(),
+        Some((StubReply::Failed { .. }, _))
+    ));
+    let status = 126 << 8;
+    assert_eq!(sandbox.hear(), Some(Control::MainExited { status }));
+    sandbox.say(Control::Shutdown, &[]);
+    sandbox.ended();
+}
+
+/// What the command has is memory of its own: nothing of init's is in it, and init's is closed to it.
+#[test]
+fn a_command_has_memory_of_its_own() {
+    if !able("a_command_has_memory_of_its_own") {
+        return;
+    }
+    let script = "cat /proc/self/maps | grep -c leasehold-agent; \
+        for f in mem maps environ; do cat /proc/1/$f > /dev/null 2>&1 && echo $f; done; echo over";
+    let outcome = run(&["sh", "-c", script]);
+    assert_eq!(outcome.stdout, "0\nover\n", "{outcome:?}");
 }
 
 #[test]

@@ -127,7 +127,10 @@ impl Server {
         } = wanted;
         let warm = parked.or_else(|| self.claimable(&spec, &admitted));
         let sandbox = match warm {
-            Some(key) => self.sandboxes[&key].id.clone(),
+            Some(key) => {
+                self.sandboxes[&key].rouse();
+                self.sandboxes[&key].id.clone()
+            }
             None => new_sandbox_id(),
         };
         let begun = Instant::now();
