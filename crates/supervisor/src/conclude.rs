@@ -198,6 +198,8 @@ impl Server {
 
     /// Tells the outcome and ends what lives; waits until it is gone.
     pub(crate) fn destroyed(&mut self, key: Key) -> bool {
+        // Of one that ends as it begins.
+        self.name_run(key);
         let Some(run) = self.runs.get_mut(&key) else {
             return false;
         };
@@ -254,6 +256,10 @@ impl Server {
         if run.held {
             return;
         }
+        self.name_run(key);
+        let Some(run) = self.runs.get_mut(&key) else {
+            return;
+        };
         let (folder, spares) = (&mut run.folder, &mut self.spares);
         match failpoint::around("last", || folder.write_last(&run.record, spares)) {
             Ok(()) => {

@@ -17,7 +17,8 @@ pub(crate) struct Failpoints {
 #[cfg(debug_assertions)]
 pub(crate) const HOLD_VARIABLE: &str = "LEASEHOLD_HOLD";
 /// `LEASEHOLD_FAULT=<name>[,…]` makes the named steps of removal fail: `cgroups`, `uids`, `scratch`; or
-/// kills the spawner before every third order: `spawner`.
+/// kills the spawner before every third order: `spawner`; or ends us between the first record of a run
+/// and its name: `naming`.
 #[cfg(debug_assertions)]
 pub(crate) const FAULT_VARIABLE: &str = "LEASEHOLD_FAULT";
 
@@ -86,6 +87,14 @@ impl Failpoints {
     pub(crate) fn turn(&mut self, name: &str, every: u32) -> bool {
         self.turns = self.turns.wrapping_add(u32::from(self.fault(name)));
         self.fault(name) && self.turns.is_multiple_of(every)
+    }
+
+    /// Ends us here and now, as `kill -9` does.
+    pub(crate) fn die(&self, name: &str) {
+        if self.fault(name) {
+            let us = rustix::process::getpid();
+            let _ = rustix::process::kill_process(us, rustix::process::Signal::KILL);
+        }
     }
 
     /// Whether a step of removal is to fail.

@@ -325,15 +325,21 @@ pub(crate) fn replace(directory: &OwnedFd, name: &str, bytes: &[u8]) -> io::Resu
 
 /// Writes from the start of a file and cuts it there.
 pub(crate) fn write_whole(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    let mut at = 0;
-    while at < bytes.len() {
-        at += rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes[at..], at as u64))?;
-    }
+    write_from_start(file, bytes)?;
     // Not opened with truncation: a file system may flush such a file when it is closed. And a cut
     // that cuts nothing costs as much as the writing.
     let whole = bytes.len() as u64;
     if rustix::fs::fstat(file)?.st_size.cast_unsigned() != whole {
         rustix::fs::ftruncate(file, whole)?;
+    }
+    Ok(())
+}
+
+/// Writes from the start of a file, which holds no more than that.
+pub(crate) fn write_from_start(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < bytes.len() {
+        at += rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes[at..], at as u64))?;
     }
     Ok(())
 }

@@ -4,8 +4,10 @@
 //! record is not complete also has an entry `open/<run>`, so that a sweep need not read every record
 //! there ever was. Records name environment variables, never their values (invariant I8).
 //!
-//! Making files is what costs time here, so the directory of a run can be made ahead, for a sandbox
-//! that waits, as `blank/<sandbox>/`; a run begins with its first record written there and one rename.
+//! Making files and names is what costs time here, so the directory of a run can be made ahead, for a
+//! sandbox that waits, as `blank/<sandbox>/`; a run begins with its first record written there, in one call.
+//! From then on it is recorded: that name lasts as long as the record does. Its name as a run and its mark
+//! come when nobody waits, and whoever comes after a dead supervisor gives them to what has none yet.
 //! Two record files change places at each write, so that readers see an old or a new record, never
 //! half of one, and no file system flushes anything on the way. There is no fsync: a power cut ends
 //! every sandbox anyway, and then the record may be an older one.
@@ -19,11 +21,11 @@ use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::record::{Observed, RunRecord};
 use leasehold_jail::failpoint;
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with, unlinkat,
+    AtFlags, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
-use crate::paths::{Paths, open_directory, read_file, replace, write_whole};
+use crate::paths::{Paths, open_directory, read_file, replace, write_from_start, write_whole};
 use crate::spare::Spares;
 
 /// Most bytes of a record that is read back.
@@ -96,6 +98,8 @@ pub struct RunFolder {
     /// The record file that is written next and the one that was written last, where this process
     /// made them.
     files: Option<[OwnedFd; 2]>,
+    /// Its name among those made ahead, until it has its run's.
+    unnamed: Option<String>,
 }
 
 impl Records {
@@ -162,8 +166,9 @@ impl Records {
         let _ = unlinkat(blank, sandbox, AtFlags::REMOVEDIR);
     }
 
-    /// Removes everything that was made ahead, after a predecessor's death.
-    pub(crate) fn remove_blanks(&self) {
+    /// Settles what a dead predecessor made ahead: what holds the record of a run is given the run's name,
+    /// the rest is removed.
+    pub(crate) fn settle_blanks(&self) {
         let Some(Ok(entries)) = self.blank.as_ref().map(rustix::fs::Dir::read_from) else {
             return;
         };
@@ -171,13 +176,37 @@ impl Records {
             if let Ok(name) = entry.file_name().to_str()
                 && SandboxId::parse(name).is_ok()
             {
-                self.remove_blank(name);
+                self.settle_blank(name);
             }
         }
     }
 
-    /// Writes the first record of a run, before anything else exists for it (invariant I1). Returns
-    /// its directory and the spools in it.
+    fn settle_blank(&self, name: &str) {
+        let Some((mut folder, record)) = self.recorded(name) else {
+            return self.remove_blank(name);
+        };
+        match self.name(&mut folder, &record.run) {
+            Ok(()) => {}
+            Err(error) => crate::log::failure("a run cannot be given its name", &error),
+        }
+    }
+
+    /// A directory made ahead in which a run was recorded.
+    fn recorded(&self, name: &str) -> Option<(RunFolder, RunRecord)> {
+        let folder = RunFolder {
+            directory: open_inside(self.blank.as_ref()?, name).ok()?,
+            files: None,
+            unnamed: Some(name.to_owned()),
+        };
+        let bytes = read_file(&folder.directory, RECORD, RECORD_MAX).ok()??;
+        // One that was not written to its end was begun for nothing yet.
+        let record: RunRecord = serde_json::from_slice(&bytes).ok()?;
+        (record.sandbox.as_str() == name).then_some((folder, record))
+    }
+
+    /// Writes the first record of a run, before anything else exists for it (invariant I1): one look
+    /// whether there is such a run, and one write. Returns its directory, which is to be given its name
+    /// ([`Records::name`]), and the spools in it.
     ///
     /// # Errors
     /// When there is such a run, or the file system refuses; then nothing is left.
@@ -187,40 +216,72 @@ impl Records {
         record: &RunRecord,
     ) -> Result<(RunFolder, [OwnedFd; 2]), RecordError> {
         let run = &record.run;
-        let begun = self.publish(&blank, record);
-        if begun.is_err() {
+        if let Err(source) = self.write_first(&blank, record) {
             self.remove_blank(&blank.name);
-        }
-        begun.map_err(|source| {
-            if source.kind() == io::ErrorKind::AlreadyExists {
+            return Err(if source.kind() == io::ErrorKind::AlreadyExists {
                 RecordError::Exists(run.clone())
             } else {
                 failed("beginning", run, source)
-            }
-        })?;
+            });
+        }
         let folder = RunFolder {
             directory: blank.directory,
             files: Some([blank.next, blank.record]),
+            unnamed: Some(blank.name),
         };
         Ok((folder, blank.spools))
     }
 
-    fn publish(&self, blank: &Blank, record: &RunRecord) -> io::Result<()> {
-        let run = record.run.as_str();
-        write_whole(&blank.record, &to_bytes(record).map_err(io::Error::other)?)?;
-        // The mark is another name of the first record, which costs less than a file of its own.
-        failpoint::around("record", || {
-            linkat(&blank.directory, RECORD, &self.open, run, AtFlags::empty())
-        })?;
-        let flags = RenameFlags::NOREPLACE;
-        let from = self.blank.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let published = failpoint::around("publish", || {
-            renameat_with(from, blank.name.as_str(), &self.runs, run, flags)
-        });
-        if published.is_err() {
-            let _ = unlinkat(&self.open, run, AtFlags::empty());
+    fn write_first(&self, blank: &Blank, record: &RunRecord) -> io::Result<()> {
+        let bytes = to_bytes(record).map_err(io::Error::other)?;
+        match statat(
+            &self.runs,
+            record.run.as_str(),
+            AtFlags::SYMLINK_NOFOLLOW,
+        ) {
+            Err(Errno::NOENT) => {
+                failpoint::around("record", || write_from_start(&blank.record, &bytes))
+            }
+            Err(errno) => Err(errno.into()),
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
         }
-        Ok(published?)
+    }
+
+    /// Gives a run that is recorded its name and its mark. Idempotent.
+    ///
+    /// # Errors
+    /// When another run has the name, or the file system refuses: then it is recorded as before.
+    pub(crate) fn name(&self, folder: &mut RunFolder, run: &RunId) -> Result<(), RecordError> {
+        let Some(blank) = &folder.unnamed else {
+            return Ok(());
+        };
+        let name = || -> io::Result<()> {
+            let from = self.blank.as_ref().ok_or(io::ErrorKind::NotFound)?;
+            // The mark is another name of the record, which costs less than a file of its own.
+            let mark = linkat(
+                &folder.directory,
+                RECORD,
+                &self.open,
+                run.as_str(),
+                AtFlags::empty(),
+            );
+            let marked = match mark {
+                // Of an attempt that got no further.
+                Err(Errno::EXIST) => false,
+                other => other.map(|()| true)?,
+            };
+            let flags = RenameFlags::NOREPLACE;
+            let named = failpoint::around("publish", || {
+                renameat_with(from, blank.as_str(), &self.runs, run.as_str(), flags)
+            });
+            if named.is_err() && marked {
+                let _ = unlinkat(&self.open, run.as_str(), AtFlags::empty());
+            }
+            Ok(named?)
+        };
+        name().map_err(|source| failed("naming", run, source))?;
+        folder.unnamed = None;
+        Ok(())
     }
 
     /// Opens the directory of a run.
@@ -233,6 +294,7 @@ impl Records {
             .map(|directory| RunFolder {
                 directory,
                 files: None,
+                unnamed: None,
             })
             .map_err(|errno| failed("opening", run, errno))
     }
@@ -338,6 +400,11 @@ fn to_bytes(record: &RunRecord) -> Result<Vec<u8>, serde_json::Error> {
 }
 
 impl RunFolder {
+    /// Whether it has its run's name.
+    pub(crate) fn named(&self) -> bool {
+        self.unnamed.is_none()
+    }
+
     /// Writes the record in place of the one before.
     ///
     /// # Errors
@@ -463,8 +530,12 @@ mod tests {
         let other = SandboxId::from_entropy(&[9; 13]);
         let mut first = record(1);
         let mut spares = Spares::open(&paths).unwrap();
-        let mut begin =
-            |record: &RunRecord| records.begin(records.blank(&other, &mut spares).unwrap(), record);
+        let mut begin = |record: &RunRecord| {
+            let blank = records.blank(&other, &mut spares).unwrap();
+            let (mut folder, spools) = records.begin(blank, record)?;
+            records.name(&mut folder, &record.run).unwrap();
+            Ok::<_, RecordError>((folder, spools))
+        };
         let (mut folder, _spools) = begin(&first).unwrap();
         assert!(matches!(begin(&first), Err(RecordError::Exists(_))));
         assert_eq!(records.unfinished().unwrap(), [first.run.clone()]);
@@ -502,7 +573,8 @@ mod tests {
         for letter in [3, 200, 77] {
             let record = record(letter);
             let blank = records.blank(&record.sandbox, &mut spares).unwrap();
-            records.begin(blank, &record).unwrap();
+            let (mut folder, _spools) = records.begin(blank, &record).unwrap();
+            records.name(&mut folder, &record.run).unwrap();
         }
         let newest: Vec<u64> = records
             .list(2)
@@ -514,5 +586,35 @@ mod tests {
         let wanted = record(77).run;
         assert_eq!(records.matching(&wanted.as_str()[..6]).unwrap(), [wanted]);
         assert_eq!(records.matching("r").unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_successor_names_what_was_recorded_and_removes_what_was_not() {
+        let place = ScratchDirectory::new("records-settle");
+        let paths = Paths::new(&place.path().join("state"), &place.path().join("run"));
+        paths.create().unwrap();
+        let records = Records::open(&paths).unwrap();
+        let mut spares = Spares::open(&paths).unwrap();
+        let mut blank = |letter| {
+            let id = SandboxId::from_entropy(&[letter; 13]);
+            records.blank(&id, &mut spares).unwrap()
+        };
+        let (empty, torn, recorded, marked) = (blank(1), blank(2), blank(3), blank(4));
+        let bytes = to_bytes(&record(2)).unwrap();
+        write_whole(&torn.record, &bytes[..bytes.len() / 2]).unwrap();
+        records.begin(recorded, &record(3)).unwrap();
+        let (folder, _spools) = records.begin(marked, &record(4)).unwrap();
+        let fourth = record(4).run;
+        let none = AtFlags::empty();
+        linkat(&folder.directory, RECORD, &records.open, fourth.as_str(), none).unwrap();
+        drop((empty, torn));
+        assert_eq!(records.all().unwrap(), [], "nothing has its name yet");
+        records.settle_blanks();
+        let mut named = records.all().unwrap();
+        named.sort();
+        assert_eq!(named, [record(3).run, fourth]);
+        assert_eq!(records.read(&record(3).run).unwrap().unwrap(), record(3));
+        assert_eq!(records.unfinished().unwrap().len(), 2);
+        assert_eq!(std::fs::read_dir(paths.blank_runs()).unwrap().count(), 0);
     }
 }

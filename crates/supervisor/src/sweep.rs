@@ -196,7 +196,7 @@ pub(crate) fn sweep_locked(
         }
     }
     if !dry_run {
-        records.remove_blanks();
+        records.settle_blanks();
     }
     report.runs = complete_records(&records, &seen, dry_run)?;
     let search = depth != Depth::Start || !report.sandboxes.is_empty();

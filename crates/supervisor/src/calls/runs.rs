@@ -118,6 +118,10 @@ impl Server {
         supplied: Option<Supplied>,
     ) -> Answer {
         let wanted = self.wanted(from, &target, supplied)?;
+        if self.run_ids.contains_key(&run) {
+            let error = RecordError::Exists(run);
+            return Err(refuse(ErrorKind::Exists, error.to_string()));
+        }
         let admitted = self.admitted(&wanted, &exec)?;
         let Wanted {
             spec,
@@ -160,6 +164,7 @@ impl Server {
             None => self.make_for_run(key, sandbox, spec, admitted, directory),
         }
         self.step(key);
+        self.name_run(key);
         // Nobody waits for the rest as for the command, which is on its way. With a terminal a run is
         // accepted when that is there; one that is over already was.
         let claimed = warm.and_then(|sandbox| self.sandboxes.get_mut(&sandbox));
@@ -171,6 +176,26 @@ impl Server {
             self.tell_accepted(key);
         }
         Ok(())
+    }
+
+    /// Gives the record of a run its own name, if it has none yet. A run whose record nobody could find is
+    /// ended.
+    pub(crate) fn name_run(&mut self, key: Key) {
+        let Some(run) = self.runs.get_mut(&key).filter(|run| !run.folder.named()) else {
+            return;
+        };
+        self.failpoints.die("naming");
+        let named = self.records.name(&mut run.folder, &run.record.run);
+        if let Err(error) = named {
+            log::failure("a run could not be given its name", &error);
+            if !run.ended() {
+                let why = "its record could not be given its name".to_owned();
+                run.seen.crashed.get_or_insert(why);
+                run.abort = true;
+                self.kill_run(key);
+                self.step(key);
+            }
+        }
     }
 
     /// Makes the pipe a command reads its input from, if it is to have any.

@@ -85,6 +85,36 @@ fn i1_i3_i11_a_supervisor_killed_at_any_stage_leaves_a_complete_record_and_nothi
     }
 }
 
+/// A run that takes a parked sandbox is recorded by one write and gets its name afterwards.
+#[test]
+fn i1_a_run_that_was_recorded_and_has_no_name_yet_is_completed() {
+    let fault = [("LEASEHOLD_FAULT", "naming")];
+    let Some(mut supervisor) = Supervisor::start_with("crash-naming", &fault) else {
+        return;
+    };
+    let mut client = supervisor.connect();
+    let sandbox = SandboxSpec::default();
+    let Event::Provisioned { sandbox, .. } = client.ask(Request::Provision { sandbox }).0 else {
+        panic!("nothing was provisioned");
+    };
+    client.start(1, Target::Parked(sandbox.clone()), shell("sleep 60"), &[]);
+    assert!(client.next().is_none(), "it is dead, and told nobody");
+    supervisor.kill();
+    let records = Records::open(&supervisor.paths).unwrap();
+    // The control: it has no name, and a record all the same.
+    assert_eq!(records.read(&run_id(1)).unwrap(), None);
+    let place = supervisor.paths.blank_runs().join(sandbox.as_str());
+    let first = std::fs::read_to_string(place.join("record.json")).unwrap();
+    assert!(first.contains(run_id(1).as_str()), "{first}");
+    supervisor.succeed();
+    let record = records.read(&run_id(1)).unwrap().unwrap();
+    assert_eq!(record.end, Some(EndReason::HostLost));
+    assert!(record.cleanup.unwrap().clean());
+    assert!(records.unfinished().unwrap().is_empty());
+    assert!(!place.exists());
+    nothing_left(&supervisor);
+}
+
 #[test]
 fn a_caller_that_dies_at_any_stage_changes_nothing() {
     for stage in Stage::ALL {
