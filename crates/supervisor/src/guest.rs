@@ -227,6 +227,9 @@ impl Server {
         }
         self.timers.clear(Timer::Ready(key));
         sandbox.note_namespaces();
+        if !matches!(sandbox.role, Role::Run(_)) {
+            sandbox.furnish();
+        }
         match sandbox.role {
             Role::Run(run) => {
                 sandbox.act(Action::Claim);

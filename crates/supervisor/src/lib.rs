@@ -41,6 +41,7 @@ mod spare;
 mod spool;
 mod start;
 mod step;
+mod streams;
 mod supplied;
 pub mod sweep;
 mod timer;

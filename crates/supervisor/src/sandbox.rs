@@ -19,6 +19,7 @@ use crate::collector::lookout::Lookout;
 use crate::records::Blank;
 use crate::scratch::{Formatting, Image};
 use crate::source::Key;
+use crate::streams::Streams;
 
 /// User and group id of the workload inside its block.
 const WORKLOAD: u32 = 1_000;
@@ -55,6 +56,8 @@ pub(crate) struct Sandbox {
     pub(crate) formatting: Option<Formatting>,
     /// The directory of the run it may have, made ahead.
     pub(crate) blank: Option<Blank>,
+    /// The streams of the command it may have, made ahead.
+    pub(crate) streams: Option<Streams>,
     /// Our ends of init's and the stub's sockets.
     pub(crate) init: Option<OwnedFd>,
     pub(crate) stub: Option<OwnedFd>,
@@ -109,6 +112,7 @@ impl Sandbox {
             image: None,
             formatting: None,
             blank: None,
+            streams: None,
             init: None,
             stub: None,
             made: None,
@@ -160,6 +164,27 @@ impl Sandbox {
     /// Its leased block of host user ids, where there is one.
     pub(crate) fn leased_range(&self) -> Option<(u32, u32)> {
         self.leased.then_some(self.uid_range)
+    }
+
+    /// Makes ready what its command will need and its end will read, so that a claim need not: the
+    /// streams, and the counters of its control group. What cannot be made now is made, or missed, then.
+    pub(crate) fn furnish(&mut self) {
+        self.streams = self.new_streams().ok();
+        if let Some(group) = &mut self.group {
+            group.keep_counts();
+        }
+    }
+
+    /// The streams of its command, made ahead or now.
+    pub(crate) fn take_streams(&mut self) -> std::io::Result<Streams> {
+        match self.streams.take() {
+            Some(streams) => Ok(streams),
+            None => self.new_streams(),
+        }
+    }
+
+    fn new_streams(&self) -> std::io::Result<Streams> {
+        Streams::make(self.leased_range().map(|(base, _)| base + WORKLOAD))
     }
 
     /// Host ids of its workload: an ordinary user's has the user's own, root's those of its block.

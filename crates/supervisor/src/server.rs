@@ -32,8 +32,8 @@ use crate::start::SpawnerSeed;
 use crate::timer::Timers;
 use crate::uids::Uids;
 
-/// Descriptors one sandbox with a run holds, rounded up, a program that came along with all it is passed included; the descriptor limit is divided by it.
-pub(crate) const FDS_PER_SANDBOX: u64 = 24;
+/// Descriptors one sandbox holds that waits for its run or has one, rounded up, a program that came along with all it is passed included; the descriptor limit is divided by it.
+pub(crate) const FDS_PER_SANDBOX: u64 = 28;
 /// How long a notice that nobody waits for may wait for one that somebody does.
 const UNHURRIED: Duration = Duration::from_millis(1);
 /// Bytes moved from a pipe to its spool in one go.

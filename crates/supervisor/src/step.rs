@@ -29,7 +29,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use crate::run::Exec;
 use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
-use crate::spool::output_pipe;
+use crate::streams::Streams;
 use crate::supplied::Supply;
 
 /// Most time for output that is held open after the command ended.
@@ -165,8 +165,26 @@ impl Server {
         run.exec_state = Exec::Sent;
         run.started = Some(now);
         if let Some(sandbox) = sandbox {
-            self.arm(key, sandbox, now);
             failpoint::around("message", || self.continue_message(sandbox));
+            self.arm(key, sandbox, now);
+        }
+        self.watch_streams(key);
+    }
+
+    /// Waits for what comes out of a command that is let go.
+    fn watch_streams(&mut self, key: Key) {
+        let Some(run) = self.runs.get_mut(&key) else {
+            return;
+        };
+        for (which, spool) in (0..).zip(&run.spools) {
+            let Some(source) = spool.source() else {
+                continue;
+            };
+            if let Err(error) = self.sources.add(source, Source::Stream(key, which)) {
+                let why = format!("its output could not be watched: {error}");
+                run.seen.crashed.get_or_insert(why);
+                run.abort = true;
+            }
         }
     }
 
@@ -174,7 +192,11 @@ impl Server {
         let Some(run) = self.runs.get_mut(&key) else {
             return Ok(());
         };
-        let sandbox = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));
+        let mut sandbox = run
+            .sandbox
+            .and_then(|sandbox| self.sandboxes.get_mut(&sandbox));
+        let piped = sandbox.as_mut().filter(|_| run.exec.tty.is_none());
+        let streams = piped.map(|sandbox| sandbox.take_streams());
         let admitted = sandbox.map(|sandbox| &sandbox.admitted);
         let bytes = |text: &String| text.as_bytes().to_vec();
         let pair = |(name, value): (&String, &String)| format!("{name}={value}").into_bytes();
@@ -209,28 +231,17 @@ impl Server {
             run.message_fds.clear();
             return Ok(());
         }
+        let streams = match streams {
+            Some(made) => made?,
+            None => Streams::make(None)?,
+        };
         if run.message_fds.is_empty() {
-            // Opened anew: of one open file all sandboxes would share flags and locks.
-            run.message_fds.push(crate::start::open_null()?);
+            run.message_fds.push(streams.null);
         }
-        // The workload opens `/dev/stderr` by name: a pipe that is not its own would be refused.
-        let leased = run.sandbox.and_then(|sandbox| self.sandboxes.get(&sandbox));
-        let owner = leased
-            .and_then(crate::sandbox::Sandbox::leased_range)
-            .map(|(base, _)| base + WORKLOAD.0);
-        for which in [0u8, 1] {
-            let (reader, writer) = output_pipe()?;
-            if let Some(owner) = owner {
-                let (user, group) = (
-                    rustix::fs::Uid::from_raw(owner),
-                    rustix::fs::Gid::from_raw(owner),
-                );
-                rustix::fs::fchown(&writer, Some(user), Some(group))?;
-            }
-            self.sources.add(&reader, Source::Stream(key, which))?;
-            run.spools[usize::from(which)].open(reader);
-            run.message_fds.push(writer);
+        for (spool, reader) in run.spools.iter_mut().zip(streams.readers) {
+            spool.open(reader);
         }
+        run.message_fds.extend(streams.writers);
         if let Some(supply) = &mut run.supply {
             run.message_fds.extend(supply.hand_over()?);
         }

@@ -167,10 +167,6 @@ impl Server {
         self.name_run(key);
         // Nobody waits for the rest as for the command, which is on its way. With a terminal a run is
         // accepted when that is there; one that is over already was.
-        let claimed = warm.and_then(|sandbox| self.sandboxes.get_mut(&sandbox));
-        if let Some(group) = claimed.and_then(|sandbox| sandbox.group.as_mut()) {
-            group.keep_counts();
-        }
         let told = |run: &Run| run.accepted || run.exec.tty.is_some();
         if self.runs.get(&key).is_some_and(|run| !told(run)) {
             self.tell_accepted(key);
