@@ -13,6 +13,7 @@ mod calls;
 pub mod collector;
 mod conclude;
 mod connection;
+mod cores;
 mod failpoint;
 mod guest;
 mod held;

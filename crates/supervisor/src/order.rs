@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use leasehold_core::limits::Limits;
 use leasehold_core::spec::WorkspaceMode;
 use leasehold_jail::cgroup::Group;
 use leasehold_jail::failpoint;
@@ -124,8 +123,7 @@ impl Server {
         let ((init, init_end), (stub, stub_end)) =
             failpoint::around("sockets", pairs).map_err(sockets)?;
         if sandbox.cores.is_empty() {
-            let limits = &sandbox.admitted.limits;
-            sandbox.cores = next_cores(&self.cores, &mut self.next_core, limits);
+            sandbox.cores = self.cores_to_wait_on(&sandbox.admitted.limits);
         }
         sandbox.tries += 1;
         let image = sandbox.image.as_ref();
@@ -396,16 +394,6 @@ fn made_children() -> Vec<Pid> {
     let children = children.unwrap_or_default();
     let made = children.split_whitespace().filter(|pid| name(pid) != ours);
     made.filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
-        .collect()
-}
-
-/// The host's cores in turn, as many as the sandbox sees.
-fn next_cores(cores: &[u32], next: &mut usize, limits: &Limits) -> Vec<u32> {
-    let count = (limits.visible_cores() as usize).min(cores.len());
-    let start = *next;
-    *next = (start + count) % cores.len().max(1);
-    (0..count)
-        .map(|at| cores[(start + at) % cores.len()])
         .collect()
 }
 

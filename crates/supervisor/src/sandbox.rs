@@ -12,7 +12,7 @@ use leasehold_jail::cgroup::{Group, OomWatch};
 use leasehold_jail::namespaces::Handles;
 use leasehold_jail::spawn::Made;
 use leasehold_protocol::guest::{Control, ROUSE, SignalTarget};
-use rustix::process::{WaitId, WaitIdOptions};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::admit::Admitted;
 use crate::collector::lookout::Lookout;
@@ -76,6 +76,8 @@ pub(crate) struct Sandbox {
     pub(crate) lookout: Option<Lookout>,
     /// Host cores it may run on.
     pub(crate) cores: Vec<u32>,
+    /// Init and stub, while it waits.
+    pub(crate) tasks: Vec<Pid>,
     /// Init and stub both said that they are ready.
     pub(crate) init_ready: bool,
     pub(crate) stub_ready: bool,
@@ -123,6 +125,7 @@ impl Sandbox {
             directory: None,
             lookout: None,
             cores: Vec::new(),
+            tasks: Vec::new(),
             init_ready: false,
             stub_ready: false,
             killed: false,
@@ -167,9 +170,10 @@ impl Sandbox {
     }
 
     /// Makes ready what its command will need and its end will read, so that a claim need not: the
-    /// streams, and the counters of its control group. What cannot be made now is made, or missed, then.
+    /// streams, the counters of its control group, and who is to be moved. What cannot be made now is made, or missed, then.
     pub(crate) fn furnish(&mut self) {
         self.streams = self.new_streams().ok();
+        self.tasks = crate::cores::tasks(self.init_pid());
         if let Some(group) = &mut self.group {
             group.keep_counts();
         }

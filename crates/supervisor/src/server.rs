@@ -113,7 +113,6 @@ pub(crate) struct Server {
     /// The one range of an ordinary user.
     pub(crate) own_range: (u32, u32),
     pub(crate) cores: Vec<u32>,
-    pub(crate) next_core: usize,
     pub(crate) connections: HashMap<Key, Connection>,
     pub(crate) sandboxes: HashMap<Key, Sandbox>,
     pub(crate) sandbox_ids: HashMap<SandboxId, Key>,
@@ -201,7 +200,6 @@ impl Server {
             uids: parts.uids,
             own_range: parts.own_range,
             cores: parts.cores,
-            next_core: 0,
             connections: HashMap::new(),
             sandboxes: HashMap::new(),
             sandbox_ids: HashMap::new(),

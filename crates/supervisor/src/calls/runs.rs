@@ -132,6 +132,7 @@ impl Server {
         let warm = parked.or_else(|| self.claimable(&spec, &admitted));
         let sandbox = match warm {
             Some(key) => {
+                self.place(key);
                 self.sandboxes[&key].rouse();
                 self.sandboxes[&key].id.clone()
             }
