@@ -89,6 +89,16 @@ pub fn recv_with_fds(
 pub fn encode_frame<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message).map_err(FrameError::Body)?;
+    with_length(bytes)
+}
+
+/// A message that is JSON already as one frame.
+pub(crate) fn frame(body: &[u8]) -> Result<Vec<u8>, FrameError> {
+    with_length([&[0; 4], body].concat())
+}
+
+/// Puts the length into the first bytes, which are kept free for it.
+fn with_length(mut bytes: Vec<u8>) -> Result<Vec<u8>, FrameError> {
     let body = bytes.len() - 4;
     if body > FRAME_MAX {
         return Err(FrameError::TooLong(body));

@@ -15,6 +15,8 @@ use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use leasehold_core::stage::StageTime;
 use serde::{Deserialize, Serialize};
 
+use crate::socket::{FrameError, frame};
+
 /// Version of this protocol. Both sides refuse another one.
 pub const VERSION: u32 = 1;
 
@@ -242,6 +244,30 @@ pub enum Event {
     Done,
 }
 
+/// Which word of a run's record an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordWord {
+    /// [`Event::Ended`].
+    Ended,
+    /// [`Event::Cleaned`].
+    Cleaned,
+}
+
+/// The frame of a notice with a record that is encoded already, so that what is written and told to any
+/// number of callers is encoded once. `record` is its JSON.
+///
+/// # Errors
+/// When the frame is longer than one may be.
+pub fn record_frame(tag: u64, word: RecordWord, record: &[u8]) -> Result<Vec<u8>, FrameError> {
+    let word = match word {
+        RecordWord::Ended => "ended",
+        RecordWord::Cleaned => "cleaned",
+    };
+    let head = format!(r#"{{"tag":{tag},"event":{{"{word}":"#);
+    let body = [head.as_bytes(), record, b"}}"].concat();
+    frame(&body)
+}
+
 /// One sandbox in [`Event::Status`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxStatus {
@@ -265,6 +291,7 @@ pub struct SandboxStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::{FRAME_MAX, encode_frame};
 
     #[test]
     fn a_run_without_a_supplied_program_says_nothing_of_one() {
@@ -281,5 +308,24 @@ mod tests {
             (supplied.passed, supplied.report, supplied.bound),
             (0, false, false)
         );
+    }
+
+    #[test]
+    fn an_encoded_record_is_told_as_any_other() {
+        let run = RunId::from_entropy(&[1; 13]);
+        let sandbox = SandboxId::from_entropy(&[2; 13]);
+        let record = RunRecord::accepted(run, sandbox, 7);
+        let text = serde_json::to_vec(&record).unwrap();
+        for (word, event) in [
+            (RecordWord::Ended, Event::Ended(Box::new(record.clone()))),
+            (
+                RecordWord::Cleaned,
+                Event::Cleaned(Box::new(record.clone())),
+            ),
+        ] {
+            let plain = encode_frame(&Notice { tag: 3, event }).unwrap();
+            assert_eq!(record_frame(3, word, &text).unwrap(), plain);
+        }
+        assert!(record_frame(3, RecordWord::Ended, &vec![b' '; FRAME_MAX]).is_err());
     }
 }

@@ -7,10 +7,11 @@ use leasehold_core::limits::Resource;
 use leasehold_core::record::Artifact;
 use leasehold_core::stage::Stage;
 use leasehold_jail::failpoint;
-use leasehold_protocol::supervisor::Event;
+use leasehold_protocol::supervisor::RecordWord;
 
 use crate::collector::{self, CollectBounds, CollectJob};
 use crate::log;
+use crate::records::encode;
 use crate::run::{Collection, micros};
 use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
@@ -205,11 +206,14 @@ impl Server {
         };
         if !run.told_end {
             run.told_end = true;
-            if let Err(error) = failpoint::around("outcome", || run.folder.write(&run.record)) {
-                log::failure("a record could not be written", &error);
+            if let Some(bytes) = encode(&run.record) {
+                let write = || run.folder.write_encoded(&run.record.run, &bytes);
+                if let Err(error) = failpoint::around("outcome", write) {
+                    log::failure("a record could not be written", &error);
+                }
+                let followers = run.followers.clone();
+                self.tell_record(&followers, RecordWord::Ended, &bytes);
             }
-            let record = run.record.clone();
-            self.tell(key, &Event::Ended(Box::new(record)));
             // Before what follows takes its time: somebody waits for this.
             self.flush();
             for timer in [Timer::Quiet(key), Timer::Drain(key)] {
@@ -260,22 +264,28 @@ impl Server {
         let Some(run) = self.runs.get_mut(&key) else {
             return;
         };
-        let (folder, spares) = (&mut run.folder, &mut self.spares);
-        match failpoint::around("last", || folder.write_last(&run.record, spares)) {
-            Ok(()) => {
+        let encoded = encode(&run.record);
+        let written = encoded.as_ref().map(|bytes| {
+            let (folder, spares) = (&mut run.folder, &mut self.spares);
+            failpoint::around("last", || folder.write_last(&run.record.run, bytes, spares))
+        });
+        match written {
+            Some(Ok(())) => {
                 self.records.close(&run.record.run);
                 self.records.let_go(&run.record);
             }
-            Err(error) => log::failure("a record could not be completed", &error),
+            Some(Err(error)) => log::failure("a record could not be completed", &error),
+            None => {}
         }
         let Some(run) = self.runs.remove(&key) else {
             return;
         };
         self.run_ids.remove(&run.record.run);
         self.timers.clear(Timer::Hold(key));
-        let record = Box::new(run.record);
+        if let Some(bytes) = encoded {
+            self.tell_record(&run.followers, RecordWord::Cleaned, &bytes);
+        }
         for (from, tag) in run.followers {
-            self.notify(from, tag, Event::Cleaned(record.clone()));
             if let Some(connection) = self.connections.get_mut(&from) {
                 connection.follows.remove(&(tag, key));
                 connection.stale.remove(&(tag, key));

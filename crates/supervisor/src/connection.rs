@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use leasehold_protocol::socket::{FDS_MAX, FrameError, FrameReader, encode_frame, send_with_fds};
-use leasehold_protocol::supervisor::{Call, Event, Notice};
+use leasehold_protocol::supervisor::{Call, Event, Notice, RecordWord, record_frame};
 
 /// Most bytes of notices that wait for one caller.
 const QUEUE_MAX: usize = 16 << 20;
@@ -103,9 +103,21 @@ impl Connection {
 
     /// Queues a notice. Returns whether the caller may stay.
     pub(crate) fn push(&mut self, tag: u64, event: Event, fds: Vec<OwnedFd>) -> bool {
-        let Ok(bytes) = encode_frame(&Notice { tag, event }) else {
-            return false;
-        };
+        match encode_frame(&Notice { tag, event }) {
+            Ok(bytes) => self.push_frame(bytes, fds),
+            Err(_) => false,
+        }
+    }
+
+    /// Queues a notice with a record that is encoded. Returns whether the caller may stay.
+    pub(crate) fn push_record(&mut self, tag: u64, word: RecordWord, record: &[u8]) -> bool {
+        match record_frame(tag, word, record) {
+            Ok(bytes) => self.push_frame(bytes, Vec::new()),
+            Err(_) => false,
+        }
+    }
+
+    fn push_frame(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> bool {
         self.queued += bytes.len();
         match self.queue.back_mut() {
             Some(last) if fds.is_empty() => last.bytes.extend_from_slice(&bytes),

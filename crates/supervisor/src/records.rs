@@ -399,6 +399,17 @@ fn to_bytes(record: &RunRecord) -> Result<Vec<u8>, serde_json::Error> {
     Ok(bytes)
 }
 
+/// A record as it is written and told. There is none that cannot be encoded; were there, it is logged.
+pub(crate) fn encode(record: &RunRecord) -> Option<Vec<u8>> {
+    match to_bytes(record) {
+        Ok(bytes) => Some(bytes),
+        Err(error) => {
+            crate::log::failure("a record could not be encoded", &error);
+            None
+        }
+    }
+}
+
 impl RunFolder {
     /// Whether it has its run's name.
     pub(crate) fn named(&self) -> bool {
@@ -414,8 +425,16 @@ impl RunFolder {
             run: record.run.clone(),
             source,
         })?;
-        self.write_bytes(&bytes)
-            .map_err(|source| failed("writing", &record.run, source))
+        self.write_encoded(&record.run, &bytes)
+    }
+
+    /// The same with a record that is encoded ([`encode`]).
+    ///
+    /// # Errors
+    /// As [`RunFolder::write`].
+    pub(crate) fn write_encoded(&mut self, run: &RunId, bytes: &[u8]) -> Result<(), RecordError> {
+        self.write_bytes(bytes)
+            .map_err(|source| failed("writing", run, source))
     }
 
     fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -439,20 +458,21 @@ impl RunFolder {
         }
     }
 
-    /// Writes the last record.
+    /// Writes the last record, which is encoded.
     ///
     /// # Errors
     /// As [`RunFolder::write`].
     pub(crate) fn write_last(
         &mut self,
-        record: &RunRecord,
+        run: &RunId,
+        bytes: &[u8],
         spares: &mut Spares,
     ) -> Result<(), RecordError> {
-        self.write(record)?;
+        self.write_encoded(run, bytes)?;
         match self.files.take() {
             Some(_) => spares
                 .take(&self.directory, NEXT)
-                .map_err(|source| failed("tidying", &record.run, source)),
+                .map_err(|source| failed("tidying", run, source)),
             None => Ok(()),
         }
     }
@@ -549,7 +569,8 @@ mod tests {
         assert_eq!(records.read(&first.run).unwrap().unwrap(), first);
         first.end = Some(EndReason::Completed);
         let mut others = Spares::open(&paths).unwrap();
-        folder.write_last(&first, &mut others).unwrap();
+        let bytes = encode(&first).unwrap();
+        folder.write_last(&first.run, &bytes, &mut others).unwrap();
         records.close(&first.run);
         records.close(&first.run);
         assert_eq!(records.unfinished().unwrap(), []);
@@ -606,7 +627,14 @@ mod tests {
         let (folder, _spools) = records.begin(marked, &record(4)).unwrap();
         let fourth = record(4).run;
         let none = AtFlags::empty();
-        linkat(&folder.directory, RECORD, &records.open, fourth.as_str(), none).unwrap();
+        linkat(
+            &folder.directory,
+            RECORD,
+            &records.open,
+            fourth.as_str(),
+            none,
+        )
+        .unwrap();
         drop((empty, torn));
         assert_eq!(records.all().unwrap(), [], "nothing has its name yet");
         records.settle_blanks();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_jail::cgroup::Cgroups;
 use leasehold_jail::spawn::Spawner;
-use leasehold_protocol::supervisor::Event;
+use leasehold_protocol::supervisor::{Event, RecordWord};
 
 use crate::admit::Host;
 use crate::connection::Connection;
@@ -551,13 +551,20 @@ impl Server {
         self.unflushed.append(&mut self.unhurried);
     }
 
-    /// Queues a notice for everybody who follows a run.
-    pub(crate) fn tell(&mut self, run: Key, event: &Event) {
-        let Some(run) = self.runs.get(&run) else {
-            return;
-        };
-        for (key, tag) in run.followers.clone() {
-            self.notify(key, tag, event.clone());
+    /// Queues a notice with a record that is encoded, for callers who follow its run.
+    pub(crate) fn tell_record(
+        &mut self,
+        followers: &[(Key, u64)],
+        word: RecordWord,
+        record: &[u8],
+    ) {
+        for (key, tag) in followers.iter().copied() {
+            let connection = self.connections.get_mut(&key);
+            match connection.map(|connection| connection.push_record(tag, word, record)) {
+                Some(true) => self.unflushed.push(key),
+                Some(false) => self.drop_connection(key),
+                None => {}
+            }
         }
     }
 
