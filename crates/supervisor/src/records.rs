@@ -234,11 +234,7 @@ impl Records {
 
     fn write_first(&self, blank: &Blank, record: &RunRecord) -> io::Result<()> {
         let bytes = to_bytes(record).map_err(io::Error::other)?;
-        match statat(
-            &self.runs,
-            record.run.as_str(),
-            AtFlags::SYMLINK_NOFOLLOW,
-        ) {
+        match statat(&self.runs, record.run.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {
                 failpoint::around("record", || write_from_start(&blank.record, &bytes))
             }
