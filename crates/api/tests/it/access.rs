@@ -364,6 +364,17 @@ fn may(case: &Case, key: Key) -> bool {
     }
 }
 
+/// A kind of upload, its bytes, and a request that names one by its digest.
+type Kind = (&'static str, Vec<u8>, fn(&str) -> Value);
+
+fn of_module(digest: &str) -> Value {
+    json!({"command": ["x"], "module": digest})
+}
+
+fn of_archive(digest: &str) -> Value {
+    json!({"command": ["true"], "workspace": {"mode": "upload", "content": digest}})
+}
+
 /// What was uploaded is named by the digest of its bytes, which another tenant may know: that opens nothing, and looks
 /// like what nobody uploaded.
 #[tokio::test(flavor = "multi_thread")]
@@ -371,15 +382,9 @@ async fn p66_an_upload_is_its_tenants_alone_whoever_knows_its_digest() {
     let rig = Rig::new().await;
     let world = rig.world().await;
     let unknown = format!("sha256:{}", "0".repeat(64));
-    let module = |digest: &str| json!({"command": ["x"], "module": digest});
-    let archive = |digest: &str| {
-        let workspace = json!({"mode": "upload", "content": digest});
-        json!({"command": ["true"], "workspace": workspace})
-    };
-    type Request<'a> = &'a dyn Fn(&str) -> Value;
-    let kinds: [(&str, Vec<u8>, Request<'_>); 2] = [
-        (MODULE_KIND, MODULE.to_vec(), &module),
-        ("application/x-tar", crate::rig::archive(), &archive),
+    let kinds: [Kind; 2] = [
+        (MODULE_KIND, MODULE.to_vec(), of_module),
+        ("application/x-tar", crate::rig::archive(), of_archive),
     ];
     for (kind, bytes, request) in kinds {
         let (path, key) = ("/v1/uploads", Some(world.acme.runner.as_str()));
