@@ -5,7 +5,6 @@ mod artifacts;
 mod bench;
 mod cli;
 mod doctor;
-mod early;
 mod env;
 mod fault;
 mod gather;
@@ -27,8 +26,6 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use leasehold_backend::process::start::Begun;
-
 use cli::{Cli, Command};
 use fault::Fault;
 
@@ -36,8 +33,6 @@ fn main() -> ExitCode {
     if is_plain_supervisor() {
         return end(supervise::supervisor(&cli::SupervisorFlags::default()));
     }
-    // Before the parser, which takes a while: the supervisor takes longer, and can begin.
-    let begun = early::supervisor();
     let parsed = cli::help::command()
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches));
@@ -45,7 +40,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    end(dispatch(cli.command, begun))
+    end(dispatch(cli.command))
 }
 
 /// Whether this is a supervisor without flags. Somebody waits for it, and the parser of all commands
@@ -79,10 +74,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-fn dispatch(command: Command, begun: Option<Begun>) -> Result<ExitCode, Fault> {
+fn dispatch(command: Command) -> Result<ExitCode, Fault> {
     let status = match command {
         Command::Supervisor(flags) => return supervise::supervisor(&flags),
-        Command::Run(flags) => run::main(&flags, begun),
+        Command::Run(flags) => run::main(&flags),
         Command::Show(flags) => show::show(&flags),
         Command::Runs(flags) => show::runs(&flags),
         Command::Logs(flags) => show::logs(&flags),

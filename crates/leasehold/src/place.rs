@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use leasehold_backend::process::client::{Client, ClientError};
-use leasehold_backend::process::start::{Begun, Endpoint};
+use leasehold_backend::process::start::Endpoint;
 use leasehold_core::id::RunId;
 use leasehold_supervisor::paths::Paths;
 
@@ -59,19 +59,11 @@ pub(crate) fn make(paths: &Paths) -> Result<(), Fault> {
 /// # Errors
 /// When a directory or a variable is refused, or the supervisor cannot be started or talked to.
 pub(crate) fn connect_or_start(paths: &Paths) -> Result<Client, Fault> {
-    connect_or_await(paths, None)
-}
-
-/// The same, where a supervisor may be on its way.
-///
-/// # Errors
-/// As [`connect_or_start`].
-pub(crate) fn connect_or_await(paths: &Paths, begun: Option<Begun>) -> Result<Client, Fault> {
     // The supervisor reads it; here its refusal is heard.
     env::scope_wanted()?;
     env::retention()?;
     make(paths)?;
-    Client::connect_or_await(&endpoint(paths)?, begun).map_err(client_fault)
+    Client::connect_or_start(&endpoint(paths)?).map_err(client_fault)
 }
 
 /// Connects to the supervisor if one runs.

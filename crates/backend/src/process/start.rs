@@ -124,38 +124,17 @@ pub(super) fn connect(socket: &Path) -> Result<Option<UnixStream>, ClientError> 
     Ok(Some(stream))
 }
 
-/// A supervisor that was started and that nobody waits for yet. Dropping it changes nothing: it leaves when
-/// nobody comes.
-#[derive(Debug)]
-pub struct Begun(pub(super) Child);
-
-/// Starts a supervisor ahead of [`super::client::Client::connect_or_await`], which tells what went wrong if
-/// it is still so then. `None` where one listens, or it could not be started. The directories must exist.
-#[must_use]
-pub fn begin(endpoint: &Endpoint) -> Option<Begun> {
-    match connect(&endpoint.socket()) {
-        Ok(None) => spawn(endpoint).ok().map(Begun),
-        Ok(Some(_)) | Err(_) => None,
-    }
-}
-
-/// Starts a supervisor, if none was begun, and waits until somebody listens: our child, or another's that
-/// won. One that leaves the field to another is started again after a while, since the other may have been
-/// about to end.
+/// Starts a supervisor and waits until somebody listens: our child, or another's that won. One that
+/// leaves the field to another is started again after a while, since the other may have been about
+/// to end.
 ///
 /// # Errors
 /// When it cannot be started, ends by a failure, or takes longer than the endpoint allows.
-pub(super) fn start(
-    endpoint: &Endpoint,
-    mut begun: Option<Begun>,
-) -> Result<(UnixStream, Child), ClientError> {
+pub(super) fn start(endpoint: &Endpoint) -> Result<(UnixStream, Child), ClientError> {
     let deadline = Instant::now() + endpoint.patience;
     let mut patience = OTHER_LEADER;
     loop {
-        let mut child = match begun.take() {
-            Some(Begun(child)) => child,
-            None => spawn(endpoint)?,
-        };
+        let mut child = spawn(endpoint)?;
         let ready = child.stdout.take();
         match wait(endpoint, &mut child, ready, deadline, patience) {
             Ok(Some(stream)) => return Ok((stream, child)),

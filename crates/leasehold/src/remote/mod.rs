@@ -56,11 +56,6 @@ pub(crate) struct Refused {
 }
 
 impl Remote {
-    /// Whether a daemon of these directories said where it is, even if it is gone since.
-    pub(crate) fn noticed(paths: &Paths) -> bool {
-        Home::within(paths).notice_file().exists()
-    }
-
     /// The daemon that is meant, if any: by the environment, or by its notice.
     ///
     /// # Errors

@@ -20,7 +20,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use leasehold_backend::process::start::Begun;
 use leasehold_core::error::ErrorKind;
 use leasehold_core::id::RunId;
 use leasehold_core::record::RunRecord;
@@ -43,11 +42,11 @@ const SUPERVISORS_MAX: u32 = 3;
 /// Status of a run that nobody waited for to the end.
 const LEFT: u8 = 130;
 
-/// Runs the command and returns the exit status. `started` is a supervisor that may be on its way.
+/// Runs the command and returns the exit status.
 ///
 /// # Errors
 /// When it could not be run; an end of the run itself is no error.
-pub(crate) fn main(flags: &RunFlags, started: Option<Begun>) -> Result<u8, Fault> {
+pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
     let begun = Instant::now();
     let caller = Caller {
         env: &env::read,
@@ -73,7 +72,7 @@ pub(crate) fn main(flags: &RunFlags, started: Option<Begun>) -> Result<u8, Fault
         .transpose()?;
     let talk = plan.telling == Telling::Line;
     // A module is compiled in a sandbox, so the supervisor comes first.
-    let mut client = place::connect_or_await(&paths, started)?;
+    let mut client = place::connect_or_start(&paths)?;
     let single = program
         .as_ref()
         .map(|program| supply::make(&paths, &plan, program, talk))
