@@ -129,7 +129,7 @@ fn names_what_lives(observed: &Observed) {
 #[test]
 fn p89_a_sandbox_that_outlives_its_kill_is_told_held_apart_and_freed_at_last() {
     // Two sandboxes fit so many descriptors.
-    let Some(mut supervisor) = Supervisor::start_with("stuck-run", &[("NOFILE", "176")]) else {
+    let Some(mut supervisor) = Supervisor::start_with("stuck-run", &[("NOFILE", "184")]) else {
         return;
     };
     let mut client = supervisor.connect();
