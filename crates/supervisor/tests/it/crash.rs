@@ -93,8 +93,11 @@ fn i1_a_run_that_was_recorded_and_has_no_name_yet_is_completed() {
         return;
     };
     let mut client = supervisor.connect();
-    let sandbox = SandboxSpec::default();
-    let Event::Provisioned { sandbox, .. } = client.ask(Request::Provision { sandbox }).0 else {
+    let wanted = Request::Provision {
+        sandbox: SandboxSpec::default(),
+        held: false,
+    };
+    let Event::Provisioned { sandbox, .. } = client.ask(wanted).0 else {
         panic!("nothing was provisioned");
     };
     client.start(1, Target::Parked(sandbox.clone()), shell("sleep 60"), &[]);
