@@ -18,11 +18,11 @@ use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::name::Name;
 use leasehold_core::record::{Observed, Usage};
-use leasehold_core::spec::{ExecSpec, SandboxSpec, Script, WorkspaceMode};
+use leasehold_core::spec::{ExecSpec, ModuleSpec, SandboxSpec, Script, WorkspaceMode};
 
 use crate::error::BackendError;
 use crate::execution::Execution;
-use crate::wasm::Module;
+use crate::wasm::{Module, Origin};
 
 /// Something a backend is doing. It may be dropped: what was begun then ends by itself or is found by
 /// [`Backend::sweep`].
@@ -53,6 +53,21 @@ pub struct Known {
 pub struct Swept {
     /// Computers nobody knew, and what was seen after their removal.
     pub ended: Vec<(SandboxId, Observed)>,
+}
+
+/// Where the code of a module stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// It is at hand: a run waits for nothing.
+    Ready,
+    /// It was compiled before and is kept: it is read once, and checked.
+    Kept,
+    /// It is being compiled, or waits for its turn.
+    Compiling,
+    /// It cannot be compiled, and why.
+    Refused(String),
+    /// Nobody had it compiled: whoever comes first waits for that.
+    Absent,
 }
 
 /// One run in a computer that is made or claimed for it alone.
@@ -128,6 +143,32 @@ pub trait Backend: Send + Sync {
     fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
         let _ = launch;
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Whether a run of this module begins without waiting for its code. A backend that compiles nothing has
+    /// it always.
+    fn at_hand(&self, _: &ModuleSpec) -> bool {
+        true
+    }
+
+    /// Where the code of a module stands.
+    fn readiness(&self, _: ModuleSpec) -> Doing<'_, Readiness> {
+        Box::pin(std::future::ready(Readiness::Ready))
+    }
+
+    /// Has the code of a module at hand, and says where it came from. It goes on where nobody waits for it any
+    /// more. `tenant` is who asked: tenants take turns.
+    ///
+    /// # Errors
+    /// A module that cannot be run is [`BackendError::Unrunnable`], with the end that a run of it has: the bounds
+    /// on compiling are the backend's own. Anything else is a refusal.
+    fn make_ready(
+        &self,
+        _: ModuleSpec,
+        _: Module,
+        _: Option<Name>,
+    ) -> Doing<'_, Result<Origin, BackendError>> {
+        Box::pin(std::future::ready(Ok(Origin::Memory)))
     }
 
     /// Makes a computer, or claims a parked one that fits, runs one command in it and destroys it

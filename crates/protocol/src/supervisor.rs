@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::socket::{FrameError, frame};
 
 /// Version of this protocol. Both sides refuse another one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Name of the copy of a collected file below `runs/<run>/artifacts` of the state directory; `place` is
 /// that of its row in the record.
@@ -143,6 +143,17 @@ pub enum Request {
         /// Which sandbox.
         sandbox: SandboxId,
     },
+    /// Keep a file for whoever comes later, while the supervisor lives and until others push it out: one
+    /// descriptor, of a sealed memory file (see [`crate::memory`]). Answer: `Done`.
+    Keep {
+        /// Digest of its bytes. The caller's word: who may say it may run anything here.
+        digest: Digest,
+    },
+    /// Asks for a file that was kept. Answer: `Kept`.
+    Kept {
+        /// Digest of its bytes.
+        digest: Digest,
+    },
     /// What there is. Answer: `Status`.
     Status,
     /// End everything and go. Answer: `Done`, then the connection closes.
@@ -235,6 +246,11 @@ pub enum Event {
     Usage(Usage),
     /// Answer to `Destroy`.
     Destroyed(Observed),
+    /// Answer to `Kept`.
+    Kept {
+        /// Whether the file is there; it is the descriptor then.
+        there: bool,
+    },
     /// Answer to `Status`.
     Status {
         /// Every sandbox this supervisor knows.

@@ -5,6 +5,7 @@ mod runs;
 use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use leasehold_core::digest::Digest;
 use leasehold_core::end::CancelledBy;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::SandboxId;
@@ -90,6 +91,18 @@ impl Server {
                 Ok(())
             }
             Request::Destroy { sandbox } => self.destroy(from, tag, &sandbox),
+            Request::Keep { digest } => {
+                let file = self.connections.get_mut(&from);
+                let file = file.and_then(crate::connection::Connection::take_fd);
+                let none = || refuse(ErrorKind::Invalid, "no file came with it");
+                self.kept.put(digest, file.ok_or_else(none)?)?;
+                self.notify(from, tag, Event::Done);
+                Ok(())
+            }
+            Request::Kept { digest } => {
+                self.on_kept(from, tag, &digest);
+                Ok(())
+            }
             Request::Status => {
                 let sandboxes = self.status();
                 self.notify(from, tag, Event::Status { sandboxes });
@@ -119,6 +132,19 @@ impl Server {
             },
         );
         Ok(())
+    }
+
+    /// Answers with a file that was kept; one that cannot be handed on is as good as none.
+    fn on_kept(&mut self, from: Key, tag: u64, digest: &Digest) {
+        let found = self.kept.get(digest);
+        let copied = found.and_then(|file| rustix::io::fcntl_dupfd_cloexec(file, 3).ok());
+        let there = copied.is_some();
+        self.notify_with(
+            from,
+            tag,
+            Event::Kept { there },
+            copied.into_iter().collect(),
+        );
     }
 
     fn room(&self) -> Answer {

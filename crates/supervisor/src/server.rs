@@ -17,6 +17,7 @@ use leasehold_protocol::supervisor::{Event, RecordWord};
 use crate::admit::Host;
 use crate::connection::Connection;
 use crate::failpoint::Failpoints;
+use crate::kept::Kept;
 use crate::ledger::{Entry, Ledger};
 use crate::log;
 use crate::paths::Paths;
@@ -128,6 +129,8 @@ pub(crate) struct Server {
     pub(crate) runs: HashMap<Key, Run>,
     pub(crate) run_ids: HashMap<RunId, Key>,
     pub(crate) pools: Vec<Pool>,
+    /// What callers left for those after them.
+    pub(crate) kept: Kept,
     pub(crate) capacity: usize,
     pub(crate) buffer: Box<[u8]>,
     pub(crate) stopping: bool,
@@ -211,6 +214,7 @@ impl Server {
             runs: HashMap::new(),
             run_ids: HashMap::new(),
             pools: Vec::new(),
+            kept: Kept::default(),
             capacity: parts.capacity,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             stopping: false,

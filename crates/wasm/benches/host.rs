@@ -1,6 +1,9 @@
 //! `cargo bench -p leasehold-wasm`: a small program through the host process, beside the engine's own library
 //! used directly in the same run: the same code, the same machine, one after the other in rounds.
 //!
+//! Between the two is our own use of the library in this process, with our limits, clock and captured streams: what
+//! the host's own process costs is the difference.
+//!
 //! The host is the program that was built with this one, compiler and all; the one that is handed out has none.
 //! The peer is what a program would write that has the library alone: one engine with its own defaults for a
 //! pool, WASI, captured output, no limit of ours.
@@ -16,6 +19,11 @@ use leasehold_protocol::wasm::{
     Flavour, FromHost, Load, Reader, RunLimits, Start, ToHost, body, frame,
 };
 use leasehold_wasm::compile::Compiler;
+use leasehold_wasm::engine::Room;
+use leasehold_wasm::host::epoch::Epochs;
+use leasehold_wasm::program::{Loader, Program};
+use leasehold_wasm::run::{Task, run};
+use tokio::sync::oneshot;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, Linker, Module, Store};
 use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::p1::WasiP1Ctx;
@@ -119,6 +127,43 @@ fn sealed(bytes: &[u8]) -> Fallible<OwnedFd> {
     Ok(file.into())
 }
 
+/// The library as the host uses it, in this process.
+struct Ours {
+    program: Program,
+    epochs: Epochs,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Ours {
+    fn new(wasm: &[u8]) -> Fallible<Self> {
+        let loader = Loader::new(Flavour::Plain, Room::default())?;
+        let (kind, code) = Compiler::new(Flavour::Plain)?.compile(wasm)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            epochs: Epochs::start(vec![loader.engine().clone()])?,
+            program: loader.load(kind, Flavour::Plain, sealed(&code)?.into())?,
+            runtime,
+        })
+    }
+
+    fn run(&self) -> Fallible<Vec<u8>> {
+        let _clock = self.epochs.run();
+        let task = Task::new("guest", RunLimits::default());
+        let stdout = task.stdout.clone();
+        let (_cancel, cancelled) = oneshot::channel();
+        self.runtime.block_on(async {
+            run(&self.program, task, cancelled).await;
+            let mut said = Vec::new();
+            while let Some(bytes) = stdout.next().await {
+                said.extend_from_slice(&bytes);
+            }
+            Ok(said)
+        })
+    }
+}
+
 /// The library, used directly.
 struct Direct {
     engine: Engine,
@@ -171,6 +216,7 @@ fn round(mut run: impl FnMut(u32) -> Fallible<Vec<u8>>) -> Fallible<Vec<Duration
 fn main() -> Fallible<()> {
     let wasm = wat::parse_str(GUEST)?;
     let direct = Direct::new(&wasm)?;
+    let ours = Ours::new(&wasm)?;
     let mut host = Host::spawn(&wasm)?;
     let mut out = io::stdout().lock();
     writeln!(
@@ -180,6 +226,7 @@ fn main() -> Fallible<()> {
     for number in 0..=ROUNDS {
         let rounds = [
             ("wasmtime, in process", round(|_| direct.run())?),
+            ("ours, in process", round(|_| ours.run())?),
             ("leasehold-wasm-host", round(|id| host.run(id))?),
         ];
         for (name, times) in rounds {

@@ -37,6 +37,8 @@ fn shared(flavour: Flavour) -> Config {
         .signals_based_traps(true)
         .concurrency_support(false)
         .generate_address_map(true)
+        // Nobody unwinds its frames but the engine itself, which needs none of it: less code to map at each load.
+        .native_unwind_info(false)
         .wasm_exceptions(true)
         .wasm_memory64(false)
         .wasm_wide_arithmetic(false);

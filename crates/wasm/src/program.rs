@@ -57,8 +57,8 @@ fn unfit(error: &wasmtime::Error) -> LoadError {
 /// An engine of one flavour, and what programs on it may call.
 pub struct Loader {
     engine: Engine,
-    core: Linker<CoreState>,
-    component: ComponentLinker<ComponentState>,
+    core: Option<Linker<CoreState>>,
+    component: Option<ComponentLinker<ComponentState>>,
 }
 
 impl std::fmt::Debug for Loader {
@@ -103,10 +103,25 @@ impl Loader {
     /// # Errors
     /// When the address space cannot be had.
     pub fn new(flavour: Flavour, room: Room) -> Result<Self, LoadError> {
+        Self::of(&[Kind::Core, Kind::Component], flavour, room)
+    }
+
+    /// An engine for one program of this kind: what it could not call is not set up.
+    ///
+    /// # Errors
+    /// As [`Loader::new`].
+    pub fn for_one(kind: Kind, flavour: Flavour) -> Result<Self, LoadError> {
+        Self::of(&[kind], flavour, Room::One)
+    }
+
+    fn of(kinds: &[Kind], flavour: Flavour, room: Room) -> Result<Self, LoadError> {
         let engine = engine::engine(flavour, room).map_err(|error| setup(&error))?;
+        let wanted = |kind| kinds.contains(&kind);
+        let core = wanted(Kind::Core).then(|| core_linker(&engine));
+        let component = wanted(Kind::Component).then(|| component_linker(&engine));
         Ok(Self {
-            core: core_linker(&engine).map_err(|error| setup(&error))?,
-            component: component_linker(&engine).map_err(|error| setup(&error))?,
+            core: core.transpose().map_err(|error| setup(&error))?,
+            component: component.transpose().map_err(|error| setup(&error))?,
             engine,
         })
     }
@@ -120,24 +135,24 @@ impl Loader {
     /// Loads compiled code from a sealed memory file. The caller vouches that it is what our compiler wrote.
     ///
     /// # Errors
-    /// When the file is not sealed, not of this engine and flavour, or imports what there is not.
+    /// When the file is not sealed, not of this engine, flavour and kind, or imports what there is not.
     pub fn load(&self, kind: Kind, flavour: Flavour, file: File) -> Result<Program, LoadError> {
         sealed(&file)?;
+        let other = || LoadError::Setup("the engine was set up for the other kind".to_owned());
         let code = match kind {
             Kind::Core => {
                 // SAFETY: the bytes are what our compiler wrote, by the word of our owner, who checked their
                 // digest; and the file is sealed, so they stay that.
                 let module = unsafe { Module::deserialize_open_file(&self.engine, file) };
                 let module = module.map_err(|error| unusable(&error))?;
-                let pre = self.core.instantiate_pre(&module);
+                let linker = self.core.as_ref().ok_or_else(other)?;
+                let pre = linker.instantiate_pre(&module);
                 Code::Core(pre.map_err(|error| unfit(&error))?)
             }
             Kind::Component => {
                 let component = self.component(&file)?;
-                let pre = self
-                    .component
-                    .instantiate_pre(&component)
-                    .and_then(CommandPre::new);
+                let linker = self.component.as_ref().ok_or_else(other)?;
+                let pre = linker.instantiate_pre(&component).and_then(CommandPre::new);
                 Code::Component(pre.map_err(|error| unfit(&error))?)
             }
         };

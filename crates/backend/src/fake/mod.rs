@@ -11,7 +11,7 @@ mod admit;
 mod computer;
 mod run;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,9 @@ use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::Resource;
+use leasehold_core::name::Name;
 use leasehold_core::sandbox::state::{Action, State};
-use leasehold_core::spec::{SandboxSpec, Script, WorkspaceMode};
+use leasehold_core::spec::{ModuleSpec, SandboxSpec, Script, WorkspaceMode};
 use tokio::sync::mpsc;
 
 use self::computer::{FakeComputer, Slot};
@@ -32,8 +33,8 @@ use self::run::Recorded;
 use crate::conformance::Rig;
 use crate::error::BackendError;
 use crate::execution::{EVENTS_MAX, Execution};
-use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
-use crate::wasm::Module;
+use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Readiness, Swept};
+use crate::wasm::{Module, Origin};
 
 /// Name of this backend.
 pub const NAME: &str = "fake";
@@ -67,6 +68,10 @@ pub struct Faults {
     pub unrunnable: VecDeque<(EndReason, String)>,
     /// What a launch needs is got ready for ever.
     pub never_ready: bool,
+    /// How long a module takes to be compiled. Where that is no time at all, nothing is.
+    pub compile_takes: Duration,
+    /// Modules that are compiled cannot be run: this is the end of their runs, and why.
+    pub uncompilable: Option<(EndReason, String)>,
     /// It cannot be asked what it has.
     pub deaf: bool,
     /// What runs left was pruned: they can be attached to no more, and are taken no second time.
@@ -81,6 +86,22 @@ struct World {
     slots: BTreeMap<SandboxId, Arc<Slot>>,
     runs: BTreeMap<RunId, Arc<Recorded>>,
     taken: Vec<Taken>,
+    compiling: BTreeSet<Digest>,
+    compiled: BTreeSet<Digest>,
+}
+
+impl World {
+    fn readiness(&self, module: &Digest) -> Readiness {
+        let refused = self.faults.uncompilable.as_ref();
+        match refused {
+            _ if self.compiling.contains(module) => Readiness::Compiling,
+            Some((_, why)) => Readiness::Refused(why.clone()),
+            None if self.faults.compile_takes.is_zero() || self.compiled.contains(module) => {
+                Readiness::Ready
+            }
+            None => Readiness::Absent,
+        }
+    }
 }
 
 /// What came with a launch of a module.
@@ -299,6 +320,49 @@ impl Backend for FakeBackend {
             true => Box::pin(std::future::pending()),
             false => Box::pin(std::future::ready(Ok(()))),
         }
+    }
+
+    fn at_hand(&self, module: &ModuleSpec) -> bool {
+        locked(&self.world).readiness(&module.digest) == Readiness::Ready
+    }
+
+    fn readiness(&self, module: ModuleSpec) -> Doing<'_, Readiness> {
+        let readiness = locked(&self.world).readiness(&module.digest);
+        Box::pin(std::future::ready(readiness))
+    }
+
+    fn make_ready(
+        &self,
+        spec: ModuleSpec,
+        module: Module,
+        _: Option<Name>,
+    ) -> Doing<'_, Result<Origin, BackendError>> {
+        Box::pin(async move {
+            if self.at_hand(&spec) {
+                return Ok(Origin::Memory);
+            }
+            module.open().await?;
+            let takes = self.faults(|faults| faults.compile_takes);
+            locked(&self.world).compiling.insert(spec.digest);
+            let world = Arc::clone(&self.world);
+            let compiling = tokio::spawn(async move {
+                tokio::time::sleep(takes).await;
+                let mut world = locked(&world);
+                world.compiling.remove(&spec.digest);
+                match world.faults.uncompilable.clone() {
+                    Some((end, detail)) => Err(BackendError::Unrunnable {
+                        end: Box::new(end),
+                        detail,
+                    }),
+                    None => {
+                        world.compiled.insert(spec.digest);
+                        Ok(Origin::Compiler)
+                    }
+                }
+            });
+            let lost = |_| refuse(ErrorKind::Internal, "the runtime ended meanwhile");
+            compiling.await.map_err(lost)?
+        })
     }
 
     fn launch(&self, launch: Launch) -> Doing<'_, Result<Execution, BackendError>> {

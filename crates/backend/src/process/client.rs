@@ -164,6 +164,7 @@ pub fn descriptors(event: &Event) -> usize {
     match event {
         Event::Accepted { input, .. } => 2 + usize::from(*input),
         Event::Channel => 1,
+        Event::Kept { there } => usize::from(*there),
         Event::Hello { .. }
         | Event::Refused(_)
         | Event::Stage(_)

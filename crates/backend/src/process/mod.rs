@@ -16,12 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::contract::Contract;
+use leasehold_core::digest::Digest;
 use leasehold_core::end::CancelledBy;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::{Limit, Limits};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
+use leasehold_protocol::memory;
 use leasehold_protocol::supervisor::{
     Event, Request, SandboxStatus, Supplied, Target, artifact_name,
 };
@@ -175,6 +177,28 @@ impl ProcessBackend {
         match self.shared.ask(request, &[], patience).await? {
             (Event::Done, _) => Ok(()),
             _ => Err(ClientError::Unexpected { request: name }),
+        }
+    }
+
+    /// Leaves a sealed memory file with the supervisor, for whoever comes later.
+    pub(crate) async fn keep(
+        &self,
+        digest: Digest,
+        file: BorrowedFd<'_>,
+    ) -> Result<(), ClientError> {
+        let request = Request::Keep { digest };
+        match self.shared.ask(request, &[file], QUICK).await? {
+            (Event::Done, _) => Ok(()),
+            _ => Err(ClientError::Unexpected { request: "keep" }),
+        }
+    }
+
+    /// A file that was left with the supervisor; sealed, whoever left it.
+    pub(crate) async fn kept(&self, digest: Digest) -> Result<Option<OwnedFd>, ClientError> {
+        let request = Request::Kept { digest };
+        match self.shared.ask(request, &[], QUICK).await? {
+            (Event::Kept { .. }, fds) => Ok(fds.into_iter().find(|file| memory::is_sealed(file))),
+            _ => Err(ClientError::Unexpected { request: "kept" }),
         }
     }
 

@@ -15,6 +15,9 @@ pub struct WasmBounds {
     pub compiles_waiting: usize,
     /// Bytes of compiled code that stays in memory.
     pub code_memory_bytes: u64,
+    /// Whether program and code are left with the supervisor in memory, for a process that begins after this one has
+    /// ended: a command that lives for one run.
+    pub lend: bool,
     /// Bytes of compiled code that is kept on disk.
     pub code_disk_bytes: u64,
     /// Shared hosts at one time, untouched ones included.
@@ -50,6 +53,7 @@ impl Default for WasmBounds {
             compiles: cores,
             compiles_waiting: 8,
             code_memory_bytes: 256 << 20,
+            lend: false,
             code_disk_bytes: super::code::KEPT_BYTES,
             hosts: 32,
             hosts_per_tenant: cores.clamp(2, 8),

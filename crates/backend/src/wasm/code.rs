@@ -60,14 +60,14 @@ impl Key {
 /// What is known of one piece of code.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+pub(super) struct Row {
     format: u32,
     module: Digest,
     flavour: Flavour,
     fingerprint: Digest,
-    kind: Kind,
-    code: Digest,
-    bytes: u64,
+    pub(super) kind: Kind,
+    pub(super) code: Digest,
+    pub(super) bytes: u64,
 }
 
 /// Compiled code in memory, as it was checked.
@@ -135,19 +135,22 @@ impl Store {
         }
     }
 
+    /// Whether there is an entry, believed or not.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        matches!(self.ours(&key.row_name()), Ok(Some(_)))
+    }
+
+    /// What is said of code, where there is any; the code itself is not looked at.
+    pub(super) fn row(&self, key: &Key) -> Option<Row> {
+        let (row, file) = self.read_row(key).ok()??;
+        note_use(&file);
+        Some(row)
+    }
+
     fn look(&self, key: &Key) -> Result<Option<Code>, String> {
-        let name = key.row_name();
-        let Some((file, _)) = self.ours(&name)? else {
+        let Some((row, file)) = self.read_row(key)? else {
             return Ok(None);
         };
-        let mut text = Vec::new();
-        let got = (&file).take(ROW_BYTES_MAX + 1).read_to_end(&mut text);
-        got.map_err(|error| error.to_string())?;
-        let row: Row = serde_json::from_slice(&text).map_err(|error| format!("row: {error}"))?;
-        let asked = (FORMAT, key.module, key.flavour, key.fingerprint);
-        if (row.format, row.module, row.flavour, row.fingerprint) != asked {
-            return Err("its row is of something else".to_owned());
-        }
         let Some((code, length)) = self.ours(&code_name(&row.code))? else {
             return Err("its code is gone".to_owned());
         };
@@ -166,6 +169,21 @@ impl Store {
             flavour: row.flavour,
             sealed,
         }))
+    }
+
+    fn read_row(&self, key: &Key) -> Result<Option<(Row, File)>, String> {
+        let Some((file, _)) = self.ours(&key.row_name())? else {
+            return Ok(None);
+        };
+        let mut text = Vec::new();
+        let got = (&file).take(ROW_BYTES_MAX + 1).read_to_end(&mut text);
+        got.map_err(|error| error.to_string())?;
+        let row: Row = serde_json::from_slice(&text).map_err(|error| format!("row: {error}"))?;
+        let asked = (FORMAT, key.module, key.flavour, key.fingerprint);
+        if (row.format, row.module, row.flavour, row.fingerprint) != asked {
+            return Err("its row is of something else".to_owned());
+        }
+        Ok(Some((row, file)))
     }
 
     /// Opens a regular file of this user that nobody else can write, and says its length. `None` where

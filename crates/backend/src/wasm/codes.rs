@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -24,8 +25,9 @@ use super::counts::{Counts, count};
 use super::fingerprint;
 use super::module::Module;
 use super::programs::Programs;
-use super::sealed::{self, CopyError, FromStart};
+use super::sealed::{self, CopyError, FromStart, Sealed};
 use crate::process::ProcessBackend;
+use crate::seam::Readiness;
 
 /// How long a module that cannot be compiled is remembered as such.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
@@ -45,6 +47,8 @@ pub(super) struct Bounds {
     pub(super) compiles: usize,
     /// Modules of one tenant that are or wait to be compiled.
     pub(super) waiting: usize,
+    /// Code is left with the supervisor, and taken from there.
+    pub(super) lend: bool,
 }
 
 /// What is compiled.
@@ -132,6 +136,29 @@ impl Codes {
         let (code, used) = held.hot.get_mut(&(*module, flavour))?;
         *used = tick;
         Some(Arc::clone(code))
+    }
+
+    /// Where the code of a module stands, without having it made.
+    pub(super) async fn readiness(self: &Arc<Self>, module: Digest, flavour: Flavour) -> Readiness {
+        let id = (module, flavour);
+        if self.hot(&module, flavour).is_some() {
+            return Readiness::Ready;
+        }
+        if let Some(error) = self.held().refusal(id) {
+            return Readiness::Refused(error.to_string());
+        }
+        let codes = Arc::clone(self);
+        let looked = blocking(move || {
+            let key = codes.key(module, flavour)?;
+            Ok(codes.store().is_some_and(|store| store.has(&key)))
+        });
+        let kept = looked.await.unwrap_or(false);
+        let sought = || self.held().flights.keys().any(|(sought, _)| *sought == id);
+        match kept {
+            true => Readiness::Kept,
+            false if sought() => Readiness::Compiling,
+            false => Readiness::Absent,
+        }
     }
 
     /// Code of a module, wherever it is to be had from.
@@ -230,8 +257,8 @@ impl Codes {
     ) -> Result<(Arc<Code>, Origin), CompileError> {
         let id = (*module.digest(), flavour);
         let (key, kept) = self.kept(id).await?;
-        if let Some(code) = kept {
-            let found = Ok((code, Origin::Disk));
+        if let Some(kept) = kept {
+            let found = Ok(kept);
             self.land(id, &found);
             return found;
         }
@@ -255,9 +282,17 @@ impl Codes {
     }
 
     /// Code that is kept on disk, and the key that it is kept under.
-    async fn kept(self: &Arc<Self>, id: Id) -> Result<(Key, Option<Arc<Code>>), CompileError> {
+    async fn kept(
+        self: &Arc<Self>,
+        id: Id,
+    ) -> Result<(Key, Option<(Arc<Code>, Origin)>), CompileError> {
         let codes = Arc::clone(self);
         let (digest, flavour) = id;
+        if self.bounds.lend
+            && let Some((key, code)) = self.lent(digest, flavour).await?
+        {
+            return Ok((key, Some((Arc::new(code), Origin::Memory))));
+        }
         let looked = blocking(move || {
             let key = codes.key(digest, flavour)?;
             let found = codes.store().map(|store| store.load(&key));
@@ -265,7 +300,10 @@ impl Codes {
         });
         let (key, found) = looked.await?;
         match found {
-            Some(Found::There(code)) => return Ok((key, Some(Arc::new(code)))),
+            Some(Found::There(code)) => {
+                self.lend(&code).await;
+                return Ok((key, Some((Arc::new(code), Origin::Disk))));
+            }
             Some(Found::Refused(why)) => {
                 count(&self.counts.code_refused);
                 self.counts
@@ -319,7 +357,50 @@ impl Codes {
             Ok(())
         });
         keeping.await?;
+        self.lend(&code).await;
         Ok((code, Origin::Compiler))
+    }
+
+    /// Code that an earlier process has checked and left with the supervisor, in a file that cannot change.
+    async fn lent(
+        self: &Arc<Self>,
+        digest: Digest,
+        flavour: Flavour,
+    ) -> Result<Option<(Key, Code)>, CompileError> {
+        let codes = Arc::clone(self);
+        let looked = blocking(move || {
+            let key = codes.key(digest, flavour)?;
+            let row = codes.store().and_then(|store| store.row(&key));
+            Ok((key, row))
+        });
+        let (key, Some(row)) = looked.await? else {
+            return Ok(None);
+        };
+        // A supervisor that cannot be asked has none.
+        let Ok(Some(file)) = self.process.kept(row.code).await else {
+            return Ok(None);
+        };
+        let same = rustix::fs::fstat(&file);
+        let same = same.is_ok_and(|seen| seen.st_size.unsigned_abs() == row.bytes);
+        let sealed = Sealed {
+            file,
+            bytes: row.bytes,
+            digest: row.code,
+        };
+        let code = Code {
+            kind: row.kind,
+            flavour,
+            sealed,
+        };
+        Ok(same.then_some((key, code)))
+    }
+
+    /// Leaves code with the supervisor. Where it takes none, the next process reads it again.
+    async fn lend(&self, code: &Code) {
+        if self.bounds.lend {
+            let sealed = &code.sealed;
+            let _ = self.process.keep(sealed.digest, sealed.file.as_fd()).await;
+        }
     }
 
     fn key(&self, module: Digest, flavour: Flavour) -> Result<Key, CompileError> {

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::programs::{Identity, Program, ProgramsError};
 
-/// Name of the file that remembers the digest.
-const NAME: &str = "compiler.json";
+/// Names of the files that remember the digests.
+const COMPILER: &str = "compiler.json";
+const HOST: &str = "host.json";
 /// A file that changed later than so long ago could change again without looking different.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Longest such file.
@@ -32,25 +33,34 @@ struct Remembered {
 /// # Errors
 /// When the program or the processor's features cannot be read.
 pub(super) fn of(compiler: &Program, folder: &Path) -> Result<Digest, ProgramsError> {
-    let path = folder.join(NAME);
-    let identity = compiler.identity();
-    let digest = match remembered(&path, &identity) {
-        Some(digest) => digest,
-        None => {
-            let digest = compiler.digest()?;
-            if settled(&identity) {
-                // It is read again where this cannot be kept.
-                let _ = remember(&path, &Remembered { identity, digest });
-            }
-            digest
-        }
-    };
+    let digest = digest(compiler, &folder.join(COMPILER))?;
     let processor = processor().map_err(|source| ProgramsError::Read {
         path: PROCESSOR.into(),
         source,
     })?;
     let text = format!("leasehold-wasm-code/1\n{digest}\n{processor}");
     Ok(Digest::of(text.as_bytes()))
+}
+
+/// The digest of the host's program, without reading it where that was done before.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn of_host(host: &Program, folder: &Path) -> Result<Digest, ProgramsError> {
+    digest(host, &folder.join(HOST))
+}
+
+fn digest(program: &Program, path: &Path) -> Result<Digest, ProgramsError> {
+    let identity = program.identity();
+    if let Some(digest) = remembered(path, &identity) {
+        return Ok(digest);
+    }
+    let digest = program.digest()?;
+    if settled(&identity) {
+        // It is read again where this cannot be kept.
+        let _ = remember(path, &Remembered { identity, digest });
+    }
+    Ok(digest)
 }
 
 fn remembered(path: &Path, identity: &Identity) -> Option<Digest> {
@@ -124,7 +134,7 @@ mod tests {
     fn a_digest_is_remembered_for_one_state_of_the_file() {
         let folder = Folder::new("remembered");
         let compiler = programs(&folder, b"one").compiler;
-        let path = folder.path().join(NAME);
+        let path = folder.path().join(COMPILER);
         let fresh = of(&compiler, folder.path()).unwrap();
         assert!(
             !path.exists(),

@@ -33,7 +33,7 @@ mod single;
 mod testing;
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -65,11 +65,12 @@ use self::hosts::{Hosts, HostsBounds};
 use self::programs::Programs;
 use self::room::Room;
 use self::runs::Runs;
+use self::sealed::Sealed;
 pub use self::single::Single;
 use crate::error::BackendError;
 use crate::execution::Execution;
 use crate::process::ProcessBackend;
-use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
+use crate::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Readiness, Swept};
 
 /// Name of this backend.
 pub const NAME: &str = "wasm";
@@ -96,6 +97,8 @@ struct Inner {
     output: Arc<Room>,
     probed: Mutex<Option<Capabilities>>,
     counts: Arc<Counts>,
+    /// Where digests are remembered, where files are left with the supervisor and taken from there.
+    lend: Option<PathBuf>,
 }
 
 impl Inner {
@@ -106,6 +109,26 @@ impl Inner {
         tenant: Option<&Name>,
     ) -> Result<(Arc<Code>, Origin), CompileError> {
         self.codes.code(module, flavour, tenant).await
+    }
+
+    /// Takes the host's program from the supervisor, or leaves it there. Where neither can be done it is read and
+    /// copied as ever, by whoever needs it.
+    async fn lend_host(&self) {
+        let Some(folder) = &self.lend else { return };
+        let host = &self.programs.host;
+        let Ok(digest) = fingerprint::of_host(host, folder) else {
+            return;
+        };
+        if let Ok(Some(file)) = self.process.kept(digest).await {
+            let bytes = host.identity().bytes;
+            host.lent(Sealed {
+                file,
+                bytes,
+                digest,
+            });
+        } else if let Ok(sealed) = host.sealed() {
+            let _ = self.process.keep(sealed.digest, sealed.file.as_fd()).await;
+        }
     }
 }
 
@@ -207,6 +230,7 @@ impl WasmBackend {
             disk_bytes: bounds.code_disk_bytes,
             compiles: bounds.compiles.max(1),
             waiting: bounds.compiles_waiting.max(1),
+            lend: bounds.lend,
         };
         let runs = Arc::new(Runs::new(folder.join(SHARED_RUNS), bounds.ended_kept));
         let common = Arc::new(Common {
@@ -237,7 +261,7 @@ impl WasmBackend {
                 codes: Arc::new(Codes::new(
                     process.clone(),
                     Arc::clone(&programs),
-                    folder,
+                    folder.clone(),
                     codes,
                     Arc::clone(&counts),
                 )),
@@ -245,6 +269,7 @@ impl WasmBackend {
                 output: Room::of(bounds.output_memory_bytes),
                 probed: Mutex::new(None),
                 counts,
+                lend: bounds.lend.then_some(folder),
                 process,
                 programs,
                 runs,
@@ -283,6 +308,7 @@ impl WasmBackend {
     ) -> Result<(Single, Prepared), BackendError> {
         let asked = asked(exec, Some(module), script)?;
         let (code, origin) = self.inner.code(module, asked.flavour(), None).await?;
+        self.inner.lend_host().await;
         let prepared = Prepared {
             origin,
             code_bytes: code.sealed.bytes,
@@ -466,6 +492,31 @@ impl Backend for WasmBackend {
             let code = self.inner.code(asked.module, asked.flavour(), tenant);
             code.await?;
             Ok(())
+        })
+    }
+
+    fn at_hand(&self, module: &ModuleSpec) -> bool {
+        let flavour = limits::flavour(module);
+        self.inner.codes.hot(&module.digest, flavour).is_some()
+    }
+
+    fn readiness(&self, module: ModuleSpec) -> Doing<'_, Readiness> {
+        Box::pin(async move {
+            let flavour = limits::flavour(&module);
+            self.inner.codes.readiness(module.digest, flavour).await
+        })
+    }
+
+    fn make_ready(
+        &self,
+        spec: ModuleSpec,
+        module: Module,
+        tenant: Option<Name>,
+    ) -> Doing<'_, Result<Origin, BackendError>> {
+        Box::pin(async move {
+            let flavour = limits::flavour(&spec);
+            let prepared = self.prepare(&module, flavour, tenant.as_ref()).await;
+            Ok(prepared?.origin)
         })
     }
 

@@ -18,7 +18,6 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::epoch::Epochs;
 use super::said;
-use crate::engine::Room;
 use crate::input::Input;
 use crate::output::Output;
 use crate::program::{LoadError, Loader, Program};
@@ -148,7 +147,8 @@ fn prepare(
         }
     };
     let flavour = one.load.flavour;
-    let loader = Loader::new(flavour, Room::One).map_err(|error| ours(error.to_string()))?;
+    let loader = Loader::for_one(one.load.kind, flavour);
+    let loader = loader.map_err(|error| ours(error.to_string()))?;
     let program = match loader.load(one.load.kind, flavour, code) {
         Ok(program) => program,
         // That is its own fault and nobody else's.

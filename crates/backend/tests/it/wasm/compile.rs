@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,6 +14,7 @@ use leasehold_backend::wasm::{
 use leasehold_core::digest::Digest;
 use leasehold_core::end::EndReason;
 use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::spec::SandboxSpec;
 use leasehold_protocol::wasm::Flavour;
 
 use super::{Rig, guests, module, order, tenant};
@@ -217,6 +219,53 @@ async fn bytes_are_read_once_however_many_ask_and_must_be_those_that_were_named(
     assert_eq!(opened.1.load(Ordering::SeqCst), 1, "it stays what it is");
 }
 
+/// Changes a bit in the middle of every piece of code that is kept.
+fn alter_code(folder: &Path) {
+    let mut altered = 0;
+    for entry in fs::read_dir(folder.join("code")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "code") {
+            let mut bytes = fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            altered += 1;
+        }
+    }
+    assert!(altered > 0, "no code is kept");
+}
+
+#[tokio::test]
+async fn what_one_process_checked_the_next_takes_from_the_supervisor() {
+    let test = "what_one_process_checked_the_next_takes_from_the_supervisor";
+    let lending = WasmBounds {
+        lend: true,
+        ..WasmBounds::default()
+    };
+    let Some(rig) = Rig::bounded(test, &lending) else {
+        return;
+    };
+    let folder = rig.own.directory.path().join("state/wasm");
+    let hello = module(&guests::hello());
+    let (exec, sandbox) = (order(&hello).launch.exec, SandboxSpec::default());
+    let single = async |backend: &leasehold_backend::wasm::WasmBackend| {
+        let made = backend.single(&exec, &hello, None, &sandbox).await;
+        made.unwrap().1.origin
+    };
+    assert_eq!(single(&rig.backend).await, Origin::Compiler);
+    // The disk has other code by now, which nobody reads.
+    alter_code(&folder);
+    let next = rig.successor_with(folder.clone(), &lending);
+    assert_eq!(single(&next).await, Origin::Memory);
+    assert_eq!(next.counts().code_refused, 0);
+    let execution = next.launch(order(&hello).launch).await.unwrap();
+    assert_eq!(super::finish(execution).await.stdout, b"hello\n");
+    // Who takes nothing from there reads it, and does not believe it.
+    let other = rig.successor(folder);
+    assert_eq!(single(&other).await, Origin::Compiler);
+    assert_eq!(other.counts().code_refused, 1);
+}
+
 #[tokio::test]
 async fn code_outlives_its_process_and_is_compiled_again_where_it_was_changed() {
     let test = "code_outlives_its_process_and_is_compiled_again_where_it_was_changed";
@@ -232,15 +281,7 @@ async fn code_outlives_its_process_and_is_compiled_again_where_it_was_changed() 
     assert_eq!(origin(&later).await, Origin::Disk);
     let metered = later.prepare(&hello, Flavour::Metered, None).await.unwrap();
     assert_eq!(metered.origin, Origin::Compiler);
-    for entry in fs::read_dir(folder.join("code")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|end| end == "code") {
-            let mut bytes = fs::read(&path).unwrap();
-            let middle = bytes.len() / 2;
-            bytes[middle] ^= 1;
-            fs::write(&path, bytes).unwrap();
-        }
-    }
+    alter_code(&folder);
     let last = rig.successor(folder);
     assert_eq!(origin(&last).await, Origin::Compiler);
     let counts = last.counts();

@@ -75,9 +75,13 @@ impl Rig {
 
     /// The backend that a later process would have.
     fn successor(&self, folder: std::path::PathBuf) -> WasmBackend {
+        self.successor_with(folder, &WasmBounds::default())
+    }
+
+    fn successor_with(&self, folder: std::path::PathBuf, bounds: &WasmBounds) -> WasmBackend {
         let programs = Programs::find(&[self.backend.programs().folder().to_owned()]).unwrap();
         let process = ProcessBackend::new(self.own.endpoint.clone());
-        WasmBackend::new(process, programs, folder, &WasmBounds::default())
+        WasmBackend::new(process, programs, folder, bounds)
     }
 
     /// Runs it to the end of its removal.
