@@ -4,6 +4,7 @@
 //! another's is `not_found`, like what is not there.
 
 mod admin;
+mod code;
 mod evidence;
 mod follow;
 mod offers;
@@ -16,12 +17,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::digest::Digest;
 use leasehold_core::error::PublicError;
 use leasehold_core::id::SandboxId;
 use leasehold_core::stage::StageTime;
 use leasehold_core::tenant::{Operation, Principal};
 pub use leasehold_store::seam::{KeyRow, RunFilter, RunRow, ToolRow, ToolState, WorkerRow};
 use serde_json::Value;
+
+pub use leasehold_backend::seam::Readiness;
 
 pub use self::follow::Follower;
 use crate::access::allowed;
@@ -37,6 +41,17 @@ pub struct Submitted {
     pub new: bool,
     /// What the caller should know although it was admitted.
     pub warnings: Vec<String>,
+}
+
+/// A version of a tool that was published.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// The version.
+    pub row: ToolRow,
+    /// What its publisher should know.
+    pub warnings: Vec<String>,
+    /// Where the code of its WebAssembly module stands; nothing for a tool that has none.
+    pub code: Option<Readiness>,
 }
 
 /// What is waited for.
@@ -101,6 +116,18 @@ pub enum Update {
     Queued {
         /// Runs of its tenant before it.
         ahead: u32,
+    },
+    /// Its WebAssembly module is compiled first; no time of the run passes meanwhile.
+    Compiling {
+        /// Digest of the module.
+        module: Digest,
+    },
+    /// Its module was compiled.
+    Compiled {
+        /// Digest of the module.
+        module: Digest,
+        /// How long the run waited for that, in microseconds.
+        micros: u64,
     },
     /// It has a computer.
     Start {

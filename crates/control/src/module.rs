@@ -4,6 +4,7 @@
 use leasehold_backend::wasm::Kind;
 use leasehold_core::digest::Digest;
 use leasehold_core::document::{Content, Field, Fields};
+use leasehold_core::policy::Number;
 use leasehold_core::spec::{Determinism, FIXED_CLOCK_MS, Script};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -32,6 +33,32 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), String> {
                 .to_owned(),
         ),
     }
+}
+
+/// What is said of limits that were asked for and bound nothing of a module: it has nothing that they could let
+/// through. `tree` says whether it has a directory to write to.
+#[must_use]
+pub fn idle_limits(asked: impl Fn(Number) -> bool, tree: bool) -> Vec<String> {
+    let told = [
+        (
+            asked(Number::Pids),
+            "limits.pids: means nothing here: a module starts no process",
+        ),
+        (
+            !tree && asked(Number::Disk),
+            "limits.disk: means nothing here: it has no tree to write to",
+        ),
+        (
+            !tree && asked(Number::Inodes),
+            "limits.inodes: means nothing here: it has no tree to write to",
+        ),
+        (
+            asked(Number::Grace),
+            "limits.grace: means nothing here: a module is not asked to end, it is ended",
+        ),
+    ];
+    let told = told.into_iter().filter(|(told, _)| *told);
+    told.map(|(_, text)| text.to_owned()).collect()
 }
 
 /// How a module is to run.

@@ -122,6 +122,15 @@ fn check_wasm(entry: &mut WasmEntry, mut tree: archive::Tree) -> Result<(), Publ
     Ok(())
 }
 
+/// The file that the entrypoint of a tool names, out of its archive.
+pub(crate) fn entry_bytes(manifest: &Manifest, package: &[u8]) -> Option<Vec<u8>> {
+    let mut tree = archive::unpack(package).ok()?;
+    match tree.remove(&format!("{TOOL_DIR}/{}", manifest.entry_file()?))? {
+        Entry::File { content, .. } => Some(content),
+        _ => None,
+    }
+}
+
 /// Most bytes that the packages of a tenant's tools may have, of every version; each digest counts once.
 pub const PACKAGES_MAX: u64 = 8 << 30;
 

@@ -35,6 +35,18 @@ pub enum RunFact {
         /// The run whose result it is.
         from: RunId,
     },
+    /// The WebAssembly module it runs has no code yet, and is compiled before anything is allocated.
+    Compiling {
+        /// Digest of the module.
+        module: Digest,
+    },
+    /// The module was compiled. Where that came to nothing there is no such event, and the end says why.
+    Compiled {
+        /// Digest of the module.
+        module: Digest,
+        /// How long the run waited for it, in microseconds: for its turn at the compiler, and for the compiler.
+        micros: u64,
+    },
     /// A lease was granted; nothing exists before this is durable.
     Leased {
         /// Which lease.

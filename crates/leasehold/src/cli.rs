@@ -155,6 +155,9 @@ Environment inside: PATH, HOME, USER, LOGNAME, LANG (and TERM with --tty) and wh
 With --json the command's own output is not printed: the record comes on standard output at the
 end and says where the logs are. Through a daemon it is the run as HTTP answers it (docs/API.md);
 --alone gives the other form always.
+WebAssembly: a module starts no process and has no terminal. Through a daemon it has /workspace only
+with --workspace, --artifact or --workdir /workspace, which take it a sandbox of its own; without
+them it is one of many in a process of its tenant's, and starts in a fraction of a millisecond.
 Exit status: the command's own; 2 refused as asked, 65 a tool's output does not fit its schema,
 124 timeout, 125 no sandbox, 126/127 not executable/not found, 130 cancelled, 137 a limit ended it,
 128+n signal n. Ctrl-C ends it with grace, twice at once.

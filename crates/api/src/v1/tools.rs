@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use leasehold_control::control::{ToolRow, ToolState};
+use leasehold_control::control::{Readiness, ToolRow, ToolState};
 use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::name::{Name, ToolRef, Version};
@@ -36,6 +36,31 @@ pub(crate) struct ToolView {
     /// What its publisher should know.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
+    /// Where the code of its WebAssembly module stands: in the answers about one version of a tool that has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<CodeView>,
+}
+
+/// Where the code of a WebAssembly module stands.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CodeView {
+    /// `compiled`; `compiling`, ask again; `failed`; or `none`: its first run waits for it.
+    state: &'static str,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+impl From<Readiness> for CodeView {
+    fn from(readiness: Readiness) -> Self {
+        let (state, why) = match readiness {
+            Readiness::Ready | Readiness::Kept => ("compiled", None),
+            Readiness::Compiling => ("compiling", None),
+            Readiness::Refused(why) => ("failed", Some(why)),
+            Readiness::Absent => ("none", None),
+        };
+        Self { state, why }
+    }
 }
 
 impl From<ToolRow> for ToolView {
@@ -48,6 +73,7 @@ impl From<ToolRow> for ToolView {
             published_unix_ms: row.published_unix_ms,
             manifest: serde_json::from_slice(&row.manifest).unwrap_or(Value::Null),
             warnings: Vec::new(),
+            code: None,
         }
     }
 }
@@ -114,7 +140,10 @@ pub(crate) async fn read(
 ) -> Result<Json<ToolView>, Refusal> {
     let tool = ToolRef { tool, version };
     let row = api.control.tool(&who, &tool).await.map_err(missing)?;
-    Ok(Json(row.into()))
+    let code = api.control.tool_code(&row).await;
+    let mut view = ToolView::from(row);
+    view.code = code.map(CodeView::from);
+    Ok(Json(view))
 }
 
 /// A version to be published.
@@ -127,7 +156,8 @@ pub(crate) struct PublishRequest {
     package: Option<String>,
 }
 
-/// Publishes a version. It is checked whole, and immutable from then on.
+/// Publishes a version. It is checked whole, and immutable from then on. A WebAssembly module, or the interpreter
+/// of a script, is compiled before its first run: `code` in the answer says whether it is.
 #[utoipa::path(
     post, path = "/v1/tools", tag = "tools", request_body = PublishRequest,
     responses((status = 201, body = ToolView), (status = 409, description = "This version is there", body = ErrorBody), (status = "4XX", body = ErrorBody)),
@@ -148,9 +178,10 @@ pub(crate) async fn publish(
     let published = api
         .control
         .publish_tool(&who, manifest.as_bytes(), package.as_deref());
-    let (row, warnings) = published.await?;
-    let mut view = ToolView::from(row);
-    view.warnings = warnings;
+    let published = published.await?;
+    let mut view = ToolView::from(published.row);
+    view.warnings = published.warnings;
+    view.code = published.code.map(CodeView::from);
     Ok((StatusCode::CREATED, Json(view)))
 }
 

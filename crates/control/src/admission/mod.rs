@@ -184,6 +184,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
     let mut warnings = Vec::new();
     let trust = admitted(case, &mut warnings)?;
     let program = program::resolve(case)?;
+    warnings.extend(module::warnings(case, &program));
     let settled = numbers::settle(case, &mut warnings)?;
     let authority = authority::resolve(case, &mut warnings)?;
     let selected = selected(case, trust, &settled.limits, &program, &authority, offers)?;

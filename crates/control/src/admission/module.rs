@@ -4,9 +4,10 @@ use leasehold_core::digest::Digest;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::spec::{ModuleSpec, Script};
 
+use super::program::Program;
 use super::{Case, invalid};
 use crate::manifest::{Entrypoint, Manifest, WasmEntry};
-use crate::module::{ModulePlace, ModuleStart, ScriptPlace, ToolFile};
+use crate::module::{ModulePlace, ModuleStart, ScriptPlace, ToolFile, idle_limits};
 use crate::request::{ModuleFrom, ModuleWish, What};
 
 type Resolved = Option<(ModuleSpec, ModuleStart)>;
@@ -28,6 +29,15 @@ pub(super) fn resolve(case: Case<'_>) -> Result<Resolved, PublicError> {
         },
         _ => Ok(None),
     }
+}
+
+/// Limits that the caller named and that bound nothing of a module.
+pub(super) fn warnings(case: Case<'_>, program: &Program) -> Vec<String> {
+    if program.module.is_none() {
+        return Vec::new();
+    }
+    let asked = |number| case.request.asked.get(number).is_some();
+    idle_limits(asked, program.has_tree())
 }
 
 fn template(case: Case<'_>) -> Result<Digest, PublicError> {

@@ -25,6 +25,17 @@ pub(super) struct Program {
     pub(super) module: Option<ModuleStart>,
 }
 
+impl Program {
+    /// Whether a module of it has a directory: what shares a host with others has none.
+    pub(super) fn has_tree(&self) -> bool {
+        let workspace = &self.workspace;
+        let lent = workspace.mode != WorkspaceMode::Ephemeral;
+        lent || !self.archives.is_empty()
+            || !workspace.artifacts.is_empty()
+            || self.exec.cwd.is_some()
+    }
+}
+
 pub(super) fn resolve(case: Case<'_>) -> Result<Program, PublicError> {
     let (argv, cwd, stdin) = match (&case.request.what, case.manifest()) {
         (What::Tool { input, .. }, Some(manifest)) => (

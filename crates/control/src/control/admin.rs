@@ -9,7 +9,7 @@ use leasehold_core::policy::{Explained, Level, Scope};
 use leasehold_core::tenant::{Operation, Principal, Tenant};
 use leasehold_store::seam::{KeyRow, ToolRow, ToolState, WorkerRow};
 
-use super::Control;
+use super::{Control, Published};
 use crate::access::allowed;
 use crate::archive::{self, ARCHIVE_MAX};
 use crate::auth::Token;
@@ -92,17 +92,19 @@ impl Control {
         tools::get(self.engine.parts.store.as_ref(), who, &wish).await
     }
 
-    /// Checks and publishes a tool with the archive of its files; gives what its publisher should know.
+    /// Checks and publishes a tool with the archive of its files. A WebAssembly module is compiled before, for
+    /// a bounded time; what takes longer goes on afterwards.
     ///
     /// # Errors
-    /// `invalid` with everything that is wrong; `exists` for a version that is there with another manifest;
-    /// `quota` when the packages of the tenant have too many bytes.
+    /// `invalid` with everything that is wrong, a module that cannot be compiled among it; `exists` for a
+    /// version that is there with another manifest; `quota` when the packages of the tenant have too many
+    /// bytes.
     pub async fn publish_tool(
         &self,
         who: &Principal,
         manifest: &[u8],
         package: Option<&[u8]>,
-    ) -> Result<(ToolRow, Vec<String>), PublicError> {
+    ) -> Result<Published, PublicError> {
         allowed(who, Operation::WriteTools)?;
         if let Some(bytes) = package
             && bytes.len() > ARCHIVE_MAX
@@ -115,8 +117,10 @@ impl Control {
                 ),
             ));
         }
-        let publication = tools::check(manifest, package)?;
+        let mut publication = tools::check(manifest, package)?;
         let store = self.engine.parts.store.as_ref();
+        tools::present(store, who, &publication).await?;
+        let code = self.compile(who, &mut publication, package).await?;
         let _alone = self.engine.uploading.lock().await;
         tools::present(store, who, &publication).await?;
         if let Some(bytes) = package {
@@ -125,7 +129,11 @@ impl Control {
             self.keep(bytes).await?;
         }
         let row = tools::publish(store, who, self.now(), &publication).await?;
-        Ok((row, publication.warnings))
+        Ok(Published {
+            row,
+            warnings: publication.warnings,
+            code,
+        })
     }
 
     /// Deprecates, quarantines or reactivates a version.

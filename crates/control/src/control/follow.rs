@@ -57,6 +57,8 @@ async fn notes(engine: &Engine, row: &RunRow) -> Result<Vec<Note>, PublicError> 
         from += events.len() as u64;
         notes.extend(events.into_iter().filter_map(|event| match event.fact {
             RunFact::Queued { ahead } => Some(Note::Queued { ahead }),
+            RunFact::Compiling { module } => Some(Note::Compiling { module }),
+            RunFact::Compiled { module, micros } => Some(Note::Compiled { module, micros }),
             RunFact::Allocated { sandbox, warm, .. } => Some(Note::Start { sandbox, warm }),
             RunFact::Stage { stage, micros } => Some(Note::Stage(StageTime { stage, micros })),
             _ => None,
@@ -168,6 +170,8 @@ impl Follower {
         };
         let update = match note.clone() {
             Note::Queued { ahead } => Update::Queued { ahead },
+            Note::Compiling { module } => Update::Compiling { module },
+            Note::Compiled { module, micros } => Update::Compiled { module, micros },
             Note::Start { sandbox, warm } => Update::Start { sandbox, warm },
             Note::Stage(time) => Update::Stage(time),
         };

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use leasehold_core::digest::Digest;
 use leasehold_core::end::CancelledBy;
 use leasehold_core::id::{KeyId, RunId, SandboxId};
 use leasehold_core::name::Name;
@@ -15,6 +16,8 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Note {
     Queued { ahead: u32 },
+    Compiling { module: Digest },
+    Compiled { module: Digest, micros: u64 },
     Start { sandbox: SandboxId, warm: bool },
     Stage(StageTime),
 }

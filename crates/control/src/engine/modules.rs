@@ -144,16 +144,30 @@ impl ModuleSource for Source {
 }
 
 impl Parts {
+    /// Whether a run waits for no code: it has no module, or its module's code is there.
+    pub(super) fn code_at_hand(&self, plan: &Plan) -> bool {
+        let backend = self.backends.named(&plan.contract.selected.backend);
+        match (plan.module(), backend) {
+            (Some((spec, _)), Ok(backend)) => backend.at_hand(spec),
+            (None, _) | (_, Err(_)) => true,
+        }
+    }
+
     /// The module of a run, its bytes not read yet.
     pub(super) fn module(&self, plan: &Plan) -> Option<Module> {
         let (spec, start) = plan.module()?;
+        Some(self.module_at(spec.digest, start.place.clone()))
+    }
+
+    /// A module whose bytes are read where they are kept, once they are needed.
+    pub(crate) fn module_at(&self, digest: Digest, place: ModulePlace) -> Module {
         let source = Source {
             objects: Arc::clone(&self.objects),
             templates: Arc::clone(&self.templates),
-            digest: spec.digest,
-            place: start.place.clone(),
+            digest,
+            place,
         };
-        Some(Module::asked(spec.digest, Arc::new(source)))
+        Module::asked(digest, Arc::new(source))
     }
 
     /// The script of its module, where it gets one as text.

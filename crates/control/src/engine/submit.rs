@@ -193,7 +193,10 @@ impl Engine {
         live: &Live,
     ) -> (Result<Admitted, StoreError>, Begin) {
         let store = &self.parts.store;
-        let at_once = matches!(begin, Begin::Turn(_)) && !self.failpoints().armed();
+        // A lease begins to run out at once, so none is granted while code is waited for.
+        let at_once = matches!(begin, Begin::Turn(_))
+            && !self.failpoints().armed()
+            && self.parts.code_at_hand(plan);
         let granting = at_once.then(|| self.first_lease(plan, live)).flatten();
         let Some((lease, event, head)) = granting else {
             self.failpoints().before("admit");

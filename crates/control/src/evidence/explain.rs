@@ -7,6 +7,7 @@ use leasehold_core::event::{Event, RunFact};
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::Resource;
 use leasehold_core::outcome::{Outcome, StoredStream};
+use leasehold_core::quantity::format_micros;
 use leasehold_core::record::Observed;
 use leasehold_core::run_contract::RunContract;
 use leasehold_core::spec::{ModuleSpec, WorkspaceMode};
@@ -154,20 +155,7 @@ impl<'a> Story<'a> {
         }
         out.push(format!("   command {}", words(self.argv())));
         if let Some(module) = self.module() {
-            let script = module.script.map_or_else(String::new, |digest| {
-                format!(", an interpreter; its script is {digest}")
-            });
-            out.push(format!(
-                "   of the WebAssembly module {}, {}{script}",
-                plain(&module.name),
-                module.digest
-            ));
-            if let Some(how) = module.determinism {
-                out.push(format!(
-                    "   deterministic: random numbers of the seed {}, fixed clocks",
-                    how.seed
-                ));
-            }
+            self.of_module(module, out);
         }
         let end = &self.outcome().end;
         out.push(format!("   it ended: {}", plain(&end.phrase())));
@@ -176,6 +164,42 @@ impl<'a> Story<'a> {
             out.push(format!(
                 "   in its functions, innermost first: {}",
                 words(&report.backtrace)
+            ));
+        }
+    }
+
+    /// What it was in WebAssembly, and what its host counted.
+    fn of_module(&self, module: &ModuleSpec, out: &mut Vec<String>) {
+        let script = module.script.map_or_else(String::new, |digest| {
+            format!(", an interpreter; its script is {digest}")
+        });
+        out.push(format!(
+            "   of the WebAssembly module {}, {}{script}",
+            plain(&module.name),
+            module.digest
+        ));
+        out.push(match module.determinism {
+            Some(how) => format!(
+                "   deterministic: random numbers of the seed {}, fixed clocks",
+                how.seed
+            ),
+            None => "   not deterministic: its clocks and random numbers were real".to_owned(),
+        });
+        let used = self.outcome().module.as_ref();
+        match (used.and_then(|report| report.fuel_used), module.fuel) {
+            (Some(used), Some(most)) => {
+                out.push(format!("   fuel: {used} used, most was {most}"));
+            }
+            (Some(used), None) => out.push(format!("   fuel: {used} used, without a bound")),
+            (None, _) => {}
+        }
+        let compiled = facts(&self.bundle.events).find_map(|fact| match fact {
+            RunFact::Compiled { micros, .. } => Some(format_micros(*micros)),
+            _ => None,
+        });
+        if let Some(took) = compiled {
+            out.push(format!(
+                "   it was compiled first, for {took} that are no time of the run"
             ));
         }
     }

@@ -5,6 +5,7 @@ use leasehold_core::policy::Number;
 
 use super::{Entrypoint, Manifest, WasmEntry};
 use crate::environment::sounds_secret;
+use crate::module::idle_limits;
 
 pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -77,26 +78,15 @@ pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
 
 /// What means nothing for WebAssembly, or something else than for a program.
 fn of_wasm(manifest: &Manifest, entry: &WasmEntry) -> Vec<String> {
-    let mut warnings = Vec::new();
+    let asked = |number| manifest.limits.get(number).is_some();
+    let tree =
+        entry.tree || manifest.filesystem.upload || !manifest.filesystem.artifacts.is_empty();
+    let mut warnings = idle_limits(asked, tree);
     let mut warn = |when: bool, text: &str| {
         if when {
             warnings.push(text.to_owned());
         }
     };
-    let asked = |number| manifest.limits.get(number).is_some();
-    let tree = entry.tree || manifest.filesystem.upload;
-    warn(
-        asked(Number::Pids),
-        "limits.pids: means nothing here: a module starts no process",
-    );
-    warn(
-        !tree && (asked(Number::Disk) || asked(Number::Inodes)),
-        "limits.disk, limits.inodes: mean nothing here: the tool has no tree to write to",
-    );
-    warn(
-        asked(Number::Grace),
-        "limits.grace: means nothing here: a module is not asked to end, it is ended",
-    );
     warn(
         entry.tree,
         "entrypoint: there are files beside the one that runs: each run gets them as a tree, which takes a sandbox \

@@ -1,20 +1,22 @@
 //! Tools and requests in WebAssembly through the whole control plane, at a backend that notes what it was given.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use leasehold_backend::fake::FakeBackend;
 use leasehold_control::archive::{self, Entry};
-use leasehold_control::control::Control;
+use leasehold_control::control::{Control, Readiness};
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::modules::Templates;
 use leasehold_control::engine::parts::Doing;
 use leasehold_control::request::RunRequest;
 use leasehold_core::digest::Digest;
-use leasehold_core::end::EndReason;
+use leasehold_core::end::{CancelledBy, EndReason, LimitHit};
 use leasehold_core::error::{ErrorKind, PublicError};
-use leasehold_core::event::TenantFact;
+use leasehold_core::event::{RunFact, TenantFact};
 use leasehold_core::isolation::Isolation;
+use leasehold_core::limits::Resource;
 use leasehold_core::tenant::{Principal, Role, Tenant};
 use leasehold_store::seam::{Change, RunRow, Store};
 
@@ -46,6 +48,7 @@ struct Rig {
     world: World,
     wasm: FakeBackend,
     control: Control,
+    code: Mutex<Option<Readiness>>,
 }
 
 fn operator() -> Principal {
@@ -82,6 +85,7 @@ impl Rig {
             world,
             wasm,
             control,
+            code: Mutex::default(),
         }
     }
 
@@ -108,7 +112,14 @@ impl Rig {
         let published = self
             .control
             .publish_tool(&me, manifest.as_bytes(), Some(&package));
-        published.await.map(|(_, warnings)| warnings)
+        let published = published.await?;
+        *self.code.lock().unwrap() = published.code;
+        Ok(published.warnings)
+    }
+
+    /// Where the code of the last publication stood.
+    fn code(&self) -> Option<Readiness> {
+        self.code.lock().unwrap().clone()
     }
 
     async fn run(&self, request: &str) -> Result<RunRow, PublicError> {
@@ -255,4 +266,173 @@ async fn a_deterministic_pure_tool_is_answered_from_what_is_kept() {
         .unwrap();
     rig.run(r#"{"tool":"t.one","input":1}"#).await.unwrap();
     assert_eq!(rig.wasm.begun().len(), 3);
+}
+
+fn too_much_to_compile() -> (EndReason, String) {
+    let hit = LimitHit {
+        which: Resource::Compile,
+        limit: 7,
+        observed: 7,
+    };
+    let end = EndReason::ResourceExceeded { hit, exit: None };
+    (end, "compile_limit: it is a bomb".to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_is_compiled_when_its_tool_is_published() {
+    let rig = Rig::new().await;
+    rig.wasm
+        .faults(|faults| faults.compile_takes = Duration::from_millis(20));
+    rig.publish("1.0.0", "file: x.wasm", &[("x.wasm", CORE)])
+        .await
+        .unwrap();
+    assert_eq!(rig.code(), Some(Readiness::Ready));
+    // So its first run waits for nothing, and nothing in its events tells of a compiler.
+    let row = rig.run(r#"{"tool":"t.one"}"#).await.unwrap();
+    let facts = rig.world.facts(&row.run).await;
+    assert!(
+        !facts
+            .iter()
+            .any(|fact| matches!(fact, RunFact::Compiling { .. })),
+        "{facts:?}"
+    );
+    // What takes longer than a publication waits goes on.
+    rig.wasm
+        .faults(|faults| faults.compile_takes = Duration::from_millis(2_500));
+    let slow = [CORE, b"slow"].concat();
+    rig.publish("1.0.1", "file: x.wasm", &[("x.wasm", &slow)])
+        .await
+        .unwrap();
+    assert_eq!(rig.code(), Some(Readiness::Compiling));
+    let tools = rig.control.tools(&who("default"), None).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while rig.control.tool_code(&tools[0]).await != Some(Readiness::Ready) {
+        assert!(Instant::now() < until, "it is never compiled");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // A script's interpreter is compiled too, and one that is missing is told at once.
+    let script = b"print(1)".as_slice();
+    rig.wasm
+        .faults(|faults| faults.compile_takes = Duration::from_millis(20));
+    let entry = "file: tool.py, interpreter: python";
+    rig.publish("1.0.2", entry, &[("tool.py", script)])
+        .await
+        .unwrap();
+    assert_eq!(rig.code(), Some(Readiness::Ready));
+    let entry = "file: tool.rb, interpreter: ruby";
+    let warnings = rig.publish("1.0.3", entry, &[("tool.rb", script)]).await;
+    let warnings = warnings.unwrap().join("; ");
+    assert!(
+        warnings.contains("no template `ruby`") && warnings.contains("template build"),
+        "{warnings}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_that_cannot_be_compiled_is_no_tool() {
+    let rig = Rig::new().await;
+    rig.wasm
+        .faults(|faults| faults.uncompilable = Some(too_much_to_compile()));
+    let error = rig.publish("1.0.0", "file: x.wasm", &[("x.wasm", CORE)]);
+    let error = error.await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(
+        error.message.contains("compile_limit: it is a bomb"),
+        "{error}"
+    );
+    let tools = rig.control.tools(&who("default"), None).await.unwrap();
+    assert!(tools.is_empty(), "{tools:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_at_the_compiler_is_no_time_of_the_run() {
+    let rig = Rig::new().await;
+    let me = who("default");
+    let module = rig.control.upload_module(&me, CORE.to_vec()).await.unwrap();
+    rig.wasm
+        .faults(|faults| faults.compile_takes = Duration::from_millis(1_500));
+    // All of it has less time than the compiler takes.
+    let limits =
+        r#""limits":{"timeout":"500ms","grace":"100ms"},"lifetimes":{"hard_deadline":"1s"}"#;
+    let request = format!(r#"{{"module":"{module}","command":["x"],{limits}}}"#);
+    let row = rig.run(&request).await.unwrap();
+    assert_eq!(end(&row), EndReason::Completed);
+    let facts = rig.world.facts(&row.run).await;
+    let place = |which: fn(&RunFact) -> bool| facts.iter().position(which).unwrap();
+    let compiling = place(|fact| matches!(fact, RunFact::Compiling { .. }));
+    let compiled =
+        place(|fact| matches!(fact, RunFact::Compiled { micros, .. } if *micros >= 1_500_000));
+    let leased = place(|fact| matches!(fact, RunFact::Leased { .. }));
+    assert!(compiling < compiled && compiled < leased, "{facts:?}");
+    let again = rig.run(&request).await.unwrap();
+    let facts = rig.world.facts(&again.run).await;
+    let compiles = |fact: &RunFact| matches!(fact, RunFact::Compiling { .. });
+    assert!(!facts.iter().any(compiles), "{facts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waits_for_the_compiler_can_be_ended_and_a_bomb_is_its_end() {
+    let rig = Rig::new().await;
+    let me = who("default");
+    let module = rig.control.upload_module(&me, CORE.to_vec()).await.unwrap();
+    rig.wasm
+        .faults(|faults| faults.compile_takes = Duration::from_secs(600));
+    let request = format!(r#"{{"module":"{module}","command":["x"]}}"#);
+    let request = RunRequest::parse(request.as_bytes()).unwrap();
+    let submitted = rig.control.submit(&me, request, None, None).await.unwrap();
+    let run = submitted.row.run;
+    let compiles = |fact: &RunFact| matches!(fact, RunFact::Compiling { .. });
+    while !rig.world.facts(&run).await.iter().any(compiles) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    rig.control.cancel(&me, &run).await.unwrap();
+    let row = sealed(&rig.control, "default", &run).await;
+    let by = CancelledBy::Caller;
+    assert_eq!(end(&row), EndReason::Cancelled { by });
+
+    let other = [CORE, b"bomb"].concat();
+    let module = rig.control.upload_module(&me, other).await.unwrap();
+    rig.wasm.faults(|faults| {
+        faults.compile_takes = Duration::from_millis(10);
+        faults.uncompilable = Some(too_much_to_compile());
+    });
+    let request = format!(r#"{{"module":"{module}","command":["x"]}}"#);
+    let row = rig.run(&request).await.unwrap();
+    let (bomb, said) = too_much_to_compile();
+    assert_eq!(end(&row), bomb);
+    let report = row
+        .outcome
+        .as_ref()
+        .and_then(|outcome| outcome.module.clone());
+    assert_eq!(report.and_then(|report| report.detail), Some(said));
+    let facts = rig.world.facts(&row.run).await;
+    let leased = |fact: &RunFact| matches!(fact, RunFact::Leased { .. });
+    assert!(!facts.iter().any(leased), "{facts:?}");
+    assert_eq!(rig.wasm.begun(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_that_bind_nothing_of_a_module_are_told() {
+    let rig = Rig::new().await;
+    let warnings = async |more: &str| {
+        let request = format!(
+            r#"{{"interpreter":"python","command":["a.py"],"script":"1"{more},
+                "limits":{{"pids":9,"disk":"1M","grace":"1s","memory":"128M"}}}}"#
+        );
+        let request = RunRequest::parse(request.as_bytes()).unwrap();
+        let me = who("default");
+        let submitted = rig.control.submit(&me, request, None, None).await;
+        submitted.unwrap().warnings.join("; ")
+    };
+    let shared = warnings("").await;
+    for limit in ["limits.pids", "limits.disk", "limits.grace"] {
+        assert!(shared.contains(limit), "{shared}");
+    }
+    assert!(!shared.contains("limits.memory"), "{shared}");
+    // With a directory there is something to bound.
+    let own = warnings(r#","cwd":"/workspace""#).await;
+    assert!(
+        own.contains("limits.pids") && !own.contains("limits.disk"),
+        "{own}"
+    );
 }

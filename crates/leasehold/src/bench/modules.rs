@@ -42,6 +42,8 @@ struct Pair {
     template: &'static str,
     code: [&'static str; 2],
     native: &'static str,
+    /// How many times ours the native one is to take at least.
+    times: f64,
 }
 
 const PAIRS: [Pair; 2] = [
@@ -49,11 +51,13 @@ const PAIRS: [Pair; 2] = [
         template: "python",
         code: ["-c", "print(1)"],
         native: "/usr/bin/python3",
+        times: 4.0,
     },
     Pair {
         template: "javascript",
         code: ["-e", "console.log(1)"],
         native: "/usr/bin/node",
+        times: 40.0,
     },
 ];
 
@@ -128,6 +132,9 @@ pub(crate) fn measure(
     for row in &rows {
         report.row(row.what.clone(), summary(row));
     }
+    for pair in &PAIRS {
+        report.bar(beside(pair, &rows));
+    }
     report.bar(Bar::judge(
         "a small module in a shared host, request → result, p95",
         p95,
@@ -135,6 +142,40 @@ pub(crate) fn measure(
         " ms",
     ));
     Ok(())
+}
+
+/// How many times ours the native interpreter takes, each to start, print one line and end.
+fn beside(pair: &Pair, rows: &[Row]) -> Bar {
+    let p50 = |what: String| {
+        let row = rows.iter().find(|row| row.what == what);
+        let row = row.ok_or_else(|| format!("leasehold template build --wasm {}", pair.template));
+        row.and_then(summary).map(|summary| summary.p50_ms)
+    };
+    let native = p50(pair.native_row());
+    let times = native.and_then(|native| Ok(native / p50(pair.shared_row())?));
+    Bar::judge(
+        format!(
+            "{} in a shared host, {} ÷ ours, p50",
+            pair.template, pair.native
+        ),
+        times,
+        Must::AtLeast(pair.times),
+        " ×",
+    )
+}
+
+impl Pair {
+    fn said(&self) -> String {
+        self.code.join(" ")
+    }
+
+    fn native_row(&self) -> String {
+        format!("`{} {}`, this host's", self.native, self.said())
+    }
+
+    fn shared_row(&self) -> String {
+        format!("{} {}, shared host", self.template, self.said())
+    }
 }
 
 fn summary(row: &Row) -> Measured {
@@ -178,12 +219,9 @@ fn rows(arena: &Arena) -> Result<Vec<Row>, Fault> {
     let there = template::shelf(arena.paths());
     for pair in PAIRS {
         let name = pair.template;
-        let said = pair.code.join(" ");
+        let said = pair.said();
         let native = words(&[pair.native], &pair.code);
-        rows.push(row(
-            format!("`{} {said}`, this host's", pair.native),
-            Way::Native(native),
-        ));
+        rows.push(row(pair.native_row(), Way::Native(native)));
         match here.lend(name, &there) {
             Ok(true) => {}
             Ok(false) => {
@@ -199,10 +237,7 @@ fn rows(arena: &Arena) -> Result<Vec<Row>, Fault> {
             module: Module::known(digest, file),
             argv: words(&[name], &pair.code),
         };
-        rows.push(row(
-            format!("{name} {said}, shared host"),
-            backend(&guest, true),
-        ));
+        rows.push(row(pair.shared_row(), backend(&guest, true)));
         rows.push(row(
             format!("{name} {said}, sandbox of its own"),
             backend(&guest, false),

@@ -1,6 +1,9 @@
 //! `leasehold tool`, `tenant`, `key` and `policy` against a daemon.
 
-use leasehold_core::quantity::parse_duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use leasehold_core::quantity::{format_micros, parse_duration};
 use leasehold_supervisor::paths::Paths;
 use serde_json::{Value, json};
 
@@ -48,19 +51,7 @@ fn warn(value: &Value) {
 pub(crate) fn tool(command: &ToolCommand) -> Result<u8, Fault> {
     match command {
         ToolCommand::Check { path, json } => crate::tool::check(path, *json),
-        ToolCommand::Publish { path, json } => {
-            let request = crate::tool::publish_request(path)?;
-            let (_, remote) = daemon()?;
-            let made: Value = remote.send("POST", "/v1/tools", &request)?;
-            warn(&made);
-            told(&made, *json, |made| {
-                format!(
-                    "published {} ({})\n",
-                    text(&made["tool"]),
-                    text(&made["digest"])
-                )
-            })
-        }
+        ToolCommand::Publish { path, json } => publish(path, *json),
         ToolCommand::Ls { json } => {
             let list: Value = daemon()?.1.get("/v1/tools")?;
             told(&list, *json, tools)
@@ -76,6 +67,62 @@ pub(crate) fn tool(command: &ToolCommand) -> Result<u8, Fault> {
         ToolCommand::Deprecate(flags) => set_state(&flags.tool, "deprecated", &flags.why),
         ToolCommand::Quarantine(flags) => set_state(&flags.tool, "quarantined", &flags.why),
         ToolCommand::Activate(flags) => set_state(&flags.tool, "active", &flags.why),
+    }
+}
+
+/// Publishes a tool, and waits for the compiler where it has a module.
+fn publish(path: &Path, as_json: bool) -> Result<u8, Fault> {
+    let request = crate::tool::publish_request(path)?;
+    let (_, remote) = daemon()?;
+    let mut made: Value = remote.send("POST", "/v1/tools", &request)?;
+    warn(&made);
+    if made["code"]["state"] == "compiling" {
+        made["code"] = compiled(&remote, &made)?;
+    }
+    told(&made, as_json, |made| {
+        let code = match made["code"]["state"].as_str() {
+            Some("compiled") => ", compiled",
+            Some("compiling") => ", still compiling",
+            Some("none") => ", not compiled yet: its first run waits for that",
+            _ => "",
+        };
+        format!(
+            "published {} ({}){code}\n",
+            text(&made["tool"]),
+            text(&made["digest"])
+        )
+    })?;
+    match made["code"]["why"].as_str() {
+        Some(why) => Err(Fault::usage(format!(
+            "{} is published and cannot be run: {}",
+            text(&made["tool"]),
+            clean(why)
+        ))),
+        None => Ok(0),
+    }
+}
+
+/// How often a compiler is looked at, and how long: its own bounds are below that.
+const LOOK: Duration = Duration::from_millis(500);
+const COMPILE_MAX: Duration = Duration::from_secs(900);
+
+/// Waits until a version of a tool is compiled, or is known not to be; gives where it stands.
+fn compiled(remote: &Remote, made: &Value) -> Result<Value, Fault> {
+    let begun = Instant::now();
+    let tool = made["tool"].as_str().unwrap_or_default();
+    let path = format!("/v1/tools/{}", tool_path(tool)?);
+    voice::note("compiles it, so that no run waits for that; end this command and it goes on");
+    loop {
+        std::thread::sleep(LOOK);
+        let mut seen: Value = remote.get(&path)?;
+        let code = seen["code"].take();
+        if code["state"] != "compiling" || begun.elapsed() > COMPILE_MAX {
+            if code["state"] == "compiled" {
+                let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                voice::note(&format!("compiled it in {}", format_micros(micros)));
+            }
+            return Ok(code);
+        }
     }
 }
 

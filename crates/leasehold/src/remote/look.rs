@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Read};
 
+use leasehold_core::contract::HostPosture;
 use leasehold_core::id::RunId;
 use leasehold_core::quantity::{format_bytes, format_micros};
 use leasehold_supervisor::paths::Paths;
@@ -37,15 +38,29 @@ pub(crate) fn find(paths: &Paths, run: &str) -> Result<Option<(Remote, RunId)>, 
 pub(crate) fn show(remote: &Remote, run: &RunId, flags: &ShowFlags) -> Result<u8, Fault> {
     let view: Value = remote.get(&format!("/v1/runs/{run}"))?;
     let contract: Value = remote.get(&format!("/v1/runs/{run}/contract"))?;
-    match flags.json {
-        true => voice::json(&json!({ "run": view, "contract": contract }))?,
-        false => voice::data(page(&view, &contract).as_bytes())?,
+    if flags.json {
+        voice::json(&json!({ "run": view, "contract": contract }))?;
+        return Ok(0);
     }
+    let host = match contract["program"].is_null() {
+        true => None,
+        false => host(remote, run),
+    };
+    voice::data(page(&view, &contract, host.as_ref()).as_bytes())?;
     Ok(0)
 }
 
+/// What the evidence of a run says of the host of its module; nothing before there is any.
+fn host(remote: &Remote, run: &RunId) -> Option<HostPosture> {
+    let evidence: Value = remote.get(&format!("/v1/runs/{run}/evidence")).ok()?;
+    let events = evidence["events"].as_array()?;
+    let computers = events.iter().map(|event| &event["fact"]["computer"]);
+    let mut hosts = computers.map(|computer| computer["posture"]["host"].clone());
+    hosts.find_map(|host| serde_json::from_value(host).ok())
+}
+
 /// A run on one page. Pure; every text is made fit for a terminal.
-fn page(view: &Value, contract: &Value) -> String {
+fn page(view: &Value, contract: &Value, host: Option<&HostPosture>) -> String {
     let mut page = String::new();
     let mut line = |name: &str, value: String| {
         if !value.is_empty() {
@@ -70,6 +85,7 @@ fn page(view: &Value, contract: &Value) -> String {
     for (name, told) in of_module(&contract["program"], &view["outcome"]["module"]) {
         line(name, told);
     }
+    line("host", host.map_or_else(String::new, module::host));
     let selected = &contract["selected"];
     line(
         "boundary",
@@ -146,6 +162,7 @@ pub(crate) fn attach(remote: &Remote, run: &RunId, flags: &AttachFlags) -> Resul
     let mut printer = Printer {
         talk: !flags.quiet,
         print: true,
+        workspace: false,
     };
     let view = follow(remote, run, &mut printer)?;
     if !flags.quiet {
@@ -259,7 +276,7 @@ mod tests {
         });
         let contract =
             json!({"argv": ["sh", "-c"], "selected": {"isolation": "process", "reason": "x"}});
-        let page = page(&view, &contract);
+        let page = page(&view, &contract, None);
         for part in [
             "timeout: ran longer than",
             "acme/web",

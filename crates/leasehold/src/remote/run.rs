@@ -60,6 +60,7 @@ pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Re
     let mut printer = Printer {
         talk: telling == Telling::Line,
         print: telling != Telling::Json,
+        workspace: false,
     };
     let mut view = follow(remote, &run, &mut printer)?;
     if flags.wait_cleanup || telling == Telling::Json {
@@ -84,7 +85,20 @@ pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Re
             );
         }
     }
-    Ok(status(&view))
+    let status = status(&view);
+    if status != 0 && printer.workspace && telling == Telling::Line && has_no_tree(flags) {
+        voice::hint(
+            "it had no /workspace: a module shares a process with others of its tenant unless --workspace DIR, \
+             --artifact GLOB or --workdir /workspace asks for a sandbox of its own",
+        );
+    }
+    Ok(status)
+}
+
+/// Whether a module was asked for in the way that has no directory.
+fn has_no_tree(flags: &RunFlags) -> bool {
+    let asked = flags.workspace.is_some() || flags.workdir.is_some() || !flags.artifact.is_empty();
+    program::wanted(flags) && !asked
 }
 
 /// Says where the files are that nobody named a directory for.

@@ -268,6 +268,9 @@ fn pass(
     Ok(Passed::Cut)
 }
 
+/// Where a run finds its workspace.
+const WORKSPACE: &[u8] = b"/workspace";
+
 /// Prints output as it comes, and what a tool says of its progress.
 #[derive(Debug)]
 pub(crate) struct Printer {
@@ -275,17 +278,34 @@ pub(crate) struct Printer {
     pub(crate) print: bool,
     /// Whether progress and logs are told.
     pub(crate) talk: bool,
+    /// Standard error spoke of the workspace.
+    pub(crate) workspace: bool,
 }
 
 impl Reader for Printer {
     fn frame(&mut self, frame: &Frame) -> Result<(), Fault> {
         match frame.event.as_str() {
             "stdout" if self.print => voice::data(&output_bytes(&frame.data)?),
-            "stderr" if self.print => voice::error_data(&output_bytes(&frame.data)?),
+            "stderr" if self.print => {
+                let bytes = output_bytes(&frame.data)?;
+                self.workspace |= bytes
+                    .windows(WORKSPACE.len())
+                    .any(|piece| piece == WORKSPACE);
+                voice::error_data(&bytes)
+            }
             "queued" if self.talk => {
                 if let Some(ahead) = frame.data["ahead"].as_u64().filter(|ahead| *ahead > 0) {
                     voice::note(&format!("waits for its turn; {ahead} before it"));
                 }
+                Ok(())
+            }
+            "compiling" if self.talk => {
+                voice::note("compiles the module first: once, and it is no time of the run");
+                Ok(())
+            }
+            "compiled" if self.talk => {
+                let micros = frame.data["micros"].as_u64().unwrap_or(0);
+                voice::note(&format!("compiled it in {}", format_micros(micros)));
                 Ok(())
             }
             "progress" if self.talk => {

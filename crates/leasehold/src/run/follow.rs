@@ -219,6 +219,7 @@ impl<'a> Follow<'a> {
             | Event::Hello { .. }
             | Event::Provisioned { .. }
             | Event::Channel
+            | Event::Kept { .. }
             | Event::Usage(_)
             | Event::Destroyed(_)
             | Event::Status { .. }

@@ -71,6 +71,11 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
         .map(|path| export::Destination::open(path, plan.unsafe_artifacts))
         .transpose()?;
     let talk = plan.telling == Telling::Line;
+    if talk && program.is_some() {
+        program::idle_limits(&flags.limits)
+            .iter()
+            .for_each(|told| voice::note(told));
+    }
     // A module is compiled in a sandbox, so the supervisor comes first.
     let mut client = place::connect_or_start(&paths)?;
     let single = program

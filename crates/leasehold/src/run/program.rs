@@ -10,12 +10,13 @@ use std::path::{Component, Path, PathBuf};
 use leasehold_backend::wasm::Module;
 use leasehold_core::digest::Digest;
 use leasehold_core::isolation::Isolation;
+use leasehold_core::policy::Number;
 use leasehold_core::spec::{Determinism, MODULE_NAME_MAX, ModuleSpec, SCRIPT_BYTES_MAX, Script};
 use leasehold_template::Interpreter;
 use leasehold_template::shelf::Shelf;
 
 use super::request;
-use crate::cli::RunFlags;
+use crate::cli::{LimitFlags, RunFlags};
 use crate::fault::Fault;
 use crate::template;
 use crate::voice::clean;
@@ -85,6 +86,19 @@ pub(crate) fn for_modules_alone(flags: &RunFlags) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// What is said of limits that bind nothing of a module.
+pub(crate) fn idle_limits(flags: &LimitFlags) -> Vec<String> {
+    let asked = |number| match number {
+        Number::Pids => flags.pids.is_some(),
+        Number::Grace => flags.grace.is_some(),
+        _ => false,
+    };
+    // It has a workspace to write to.
+    let told = leasehold_control::module::idle_limits(asked, true);
+    let flag = |told: String| told.replacen("limits.", "--", 1);
+    told.into_iter().map(flag).collect()
 }
 
 /// What a daemon is sent for a module.

@@ -1,7 +1,7 @@
 //! What goes with the order for a module: the host's program and the compiled code, made here and handed over.
 //! The run itself is the supervisor's, like any other.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold_backend::error::BackendError;
 use leasehold_backend::process::ProcessBackend;
@@ -36,12 +36,12 @@ pub(crate) fn backend(paths: &Paths) -> Result<WasmBackend, Fault> {
     })?;
     let process = ProcessBackend::new(place::endpoint(paths)?);
     let folder = paths.state().join("wasm");
-    Ok(WasmBackend::new(
-        process,
-        programs,
-        folder,
-        &WasmBounds::default(),
-    ))
+    let bounds = WasmBounds {
+        // The next command finds there what this one has read.
+        lend: true,
+        ..WasmBounds::default()
+    };
+    Ok(WasmBackend::new(process, programs, folder, &bounds))
 }
 
 /// Does one thing that waits for the supervisor, on this thread.
@@ -54,6 +54,21 @@ pub(crate) fn wait<T>(doing: impl Future<Output = T>) -> Result<T, Fault> {
         .build()
         .map_err(|error| Fault::host("cannot wait for the supervisor").because(&error))?;
     Ok(runtime.block_on(doing))
+}
+
+/// How long something is waited for in silence.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Waits for something, and says so where it takes long.
+async fn patiently<T>(doing: impl Future<Output = T>, tell: impl FnOnce()) -> T {
+    let mut doing = std::pin::pin!(doing);
+    match tokio::time::timeout(SILENCE, doing.as_mut()).await {
+        Ok(done) => done,
+        Err(_) => {
+            tell();
+            doing.await
+        }
+    }
 }
 
 /// Has the module compiled where that was not done before, and puts the order together.
@@ -69,8 +84,18 @@ pub(crate) fn make(
     let backend = backend(paths)?;
     let module = program.module()?;
     let begun = Instant::now();
-    let prepared =
-        wait(backend.single(&plan.exec, &module, program.script.as_ref(), &plan.sandbox))?;
+    let script = program.script.as_ref();
+    let prepared = wait(patiently(
+        backend.single(&plan.exec, &module, script, &plan.sandbox),
+        || {
+            if talk {
+                let name = voice::clean(&program.spec.name);
+                voice::note(&format!(
+                    "compiles {name}: once, and it is no time of the run"
+                ));
+            }
+        },
+    ))?;
     let (single, prepared) = prepared.map_err(|error| fault(error, program))?;
     if talk && prepared.origin == Origin::Compiler {
         let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);

@@ -11,14 +11,17 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use leasehold_backend::error::BackendError;
 use leasehold_backend::execution::Execution;
 use leasehold_backend::process::ProcessBackend;
-use leasehold_backend::seam::{Backend, Capabilities, Computer, Doing, Known, Launch, Swept};
+use leasehold_backend::seam::{
+    Backend, Capabilities, Computer, Doing, Known, Launch, Readiness, Swept,
+};
 use leasehold_backend::wasm::programs::Programs;
-use leasehold_backend::wasm::{NAME, WasmBackend, WasmBounds, lost_before};
+use leasehold_backend::wasm::{Module, NAME, Origin, WasmBackend, WasmBounds, lost_before};
 use leasehold_core::end::CancelledBy;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
-use leasehold_core::spec::SandboxSpec;
+use leasehold_core::name::Name;
+use leasehold_core::spec::{ModuleSpec, SandboxSpec};
 
 /// The backend, made when its programs are found.
 pub(crate) struct LateWasm {
@@ -101,6 +104,26 @@ impl Backend for LateWasm {
 
     fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
         Box::pin(async move { self.real()?.get_ready(launch).await })
+    }
+
+    fn at_hand(&self, module: &ModuleSpec) -> bool {
+        self.made.get().is_some_and(|made| made.at_hand(module))
+    }
+
+    fn readiness(&self, module: ModuleSpec) -> Doing<'_, Readiness> {
+        match self.real() {
+            Ok(real) => real.readiness(module),
+            Err(error) => Box::pin(std::future::ready(Readiness::Refused(error.message))),
+        }
+    }
+
+    fn make_ready(
+        &self,
+        spec: ModuleSpec,
+        module: Module,
+        tenant: Option<Name>,
+    ) -> Doing<'_, Result<Origin, BackendError>> {
+        Box::pin(async { self.real()?.make_ready(spec, module, tenant).await })
     }
 
     fn launch(&self, launch: Launch) -> Doing<'_, Result<Execution, BackendError>> {

@@ -3,6 +3,7 @@
 //! The order of what is durable, and why:
 //!
 //! 1. *Admit*: the run exists before anything does for it (I1). Done before the task begins.
+//!    Code of a WebAssembly module that has none is made before the next step, under bounds of its own.
 //! 2. *Grant*: the lease is the durable intent of the computer (I3); the launch message waits for it.
 //! 3. *Launch*: one message under the run's id, which the backend takes once. If its answer is lost, `attach`
 //!    says whether it arrived; so nothing runs twice.
@@ -15,6 +16,7 @@
 //! A task that dies at any point is taken up by [`super::recover`] at the state its row shows.
 
 mod adopt;
+mod code;
 mod end;
 mod launch;
 mod watch;
@@ -378,6 +380,9 @@ impl Task {
     async fn allocate(&mut self) -> Result<Went, Stop> {
         if self.unwanted() {
             return Ok(Went::Never(self.cancelled().into()));
+        }
+        if let Some(end) = self.compiled().await? {
+            return Ok(Went::Never(end));
         }
         let hard = Duration::from_millis(self.plan.contract.allocation.hard_deadline_ms);
         let expires = self

@@ -61,7 +61,7 @@ impl Rig {
         }
         daemon.restart(&[]);
         if let Some(name) = template {
-            // What compiles it counts as time of the first run, and these have seconds.
+            // Its code is kept for the next test.
             let code = if name == "python" { "-c" } else { "-e" };
             let head = ["run", "--alone", "--deterministic", "--interpreter", name];
             let words = head.into_iter().chain(["--", code, "1"]);
@@ -409,8 +409,14 @@ fn a_bomb_for_the_compiler_ends_by_its_limit_and_holds_up_no_other_tenant() {
     let test = "a_bomb_for_the_compiler_ends_by_its_limit_and_holds_up_no_other_tenant";
     let Some(rig) = Rig::new(test) else { return };
     let other = tenant(&rig.daemon, "other", "{running: 4}");
-    rig.publish_module("bomb", &bomb(), "");
-    let bomb = rig.begin("test.bomb");
+    let file = rig.daemon.instance().scratch("bomb").join("bomb.wasm");
+    fs::write(&file, bomb()).unwrap();
+    let words = ["run", "--isolation", "wasm", "--", file.to_str().unwrap()];
+    let running = rig.daemon.instance().start(words);
+    let bomb = until("the bomb to be admitted", SOON, || {
+        let rows = rig.daemon.rows("");
+        rows.first()?["run"].as_str().map(str::to_owned)
+    });
     let asked = |body: &Value| rig.daemon.ask("POST", "/v1/runs", &other, &[], Some(body));
     let mut beside = 0;
     let over = loop {
@@ -431,6 +437,28 @@ fn a_bomb_for_the_compiler_ends_by_its_limit_and_holds_up_no_other_tenant() {
     let detail = over["outcome"]["module"]["detail"].to_string();
     assert!(detail.contains("memory"), "{over:#}");
     rig.daemon.sealed(&bomb, SOON);
+    let told = |kind| facts(&rig.daemon, &bomb, kind).len();
+    assert_eq!(
+        (told("compiling"), told("compiled"), told("leased")),
+        (1, 0, 0)
+    );
+    let told = running.wait(SOON).status_is(137);
+    assert!(
+        told.err().contains("compiles the module first"),
+        "{}",
+        told.story()
+    );
+    // It is no tool either.
+    let folder = file.parent().unwrap();
+    let manifest = "id: test.bomb\nversion: 1.0.0\nentrypoint: {runtime: wasm, file: bomb.wasm}\n";
+    fs::write(folder.join("tool.yaml"), manifest).unwrap();
+    let folder = folder.display().to_string();
+    let refused = rig.daemon.cli(["tool", "publish", &folder]).status_is(2);
+    assert!(
+        refused.err().contains("compile_limit"),
+        "{}",
+        refused.story()
+    );
     rig.assert_nothing_left();
 }
 
