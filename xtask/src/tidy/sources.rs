@@ -121,11 +121,12 @@ fn machine_path(line: &str, at: usize, place: &str) -> bool {
     starts && !name.is_empty() && !INVENTED.contains(&name)
 }
 
-/// Every crate takes the lints of the workspace.
+/// Every crate takes the lints of the workspace, but one that is a workspace of its own and cannot.
 pub(super) fn without_lints(files: &[File]) -> Findings {
     files
         .iter()
         .filter(|file| file.path.ends_with("/Cargo.toml"))
+        .filter(|file| !file.text.contains("\n[workspace]\n"))
         .filter(|file| !file.text.contains("[lints]\nworkspace = true"))
         .map(|file| format!("{}: add `[lints]` with `workspace = true`", file.path))
         .collect()
