@@ -14,15 +14,11 @@ use anyhow::{Context, Result};
 
 use crate::runner::{self, Runner};
 use crate::tally::Tally;
-use crate::{setup, step, templates, tidy, tree, v2, wasm};
+use crate::{setup, step, tidy, tree, v2, wasm};
 
 /// Longest that building may take on two slow cores, and longest for one step of tests.
 const BUILD_MAX: Duration = Duration::from_secs(25 * 60);
 const TEST_MAX: Duration = Duration::from_secs(20 * 60);
-
-/// The template whose cases CI runs: a minute to build, and one each time it is compiled. That of Python takes as
-/// long again, and what it shows of templates is the same.
-const TEMPLATE: &str = "javascript";
 
 /// Runs it all.
 ///
@@ -52,14 +48,6 @@ pub(crate) fn run() -> Result<Tally> {
         match wasm::run(wasm::Speed::Dev) {
             Ok(built) => tally.add(built),
             Err(error) => tally.fail(&format!("wasm: {error:#}")),
-        }
-        println!("\n==> templates: cargo xtask templates {TEMPLATE}");
-        match templates::run(&[TEMPLATE]) {
-            Ok(built) => tally.add(built),
-            Err(_) if step::which("npm").is_none() => {
-                tally.skip(&format!("template of {TEMPLATE}"), "no npm on this machine");
-            }
-            Err(error) => tally.fail(&format!("templates: {error:#}")),
         }
         tests(&mut tally)?;
     }

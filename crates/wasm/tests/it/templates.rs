@@ -18,6 +18,9 @@ use crate::rig::Ran;
 /// Id of the template in its host.
 const TEMPLATE: u32 = 1;
 
+/// Seconds of processor time for one: a compiler of a debug build takes sixty on a slow machine.
+const SECONDS: &str = "300";
+
 /// A template's code, compiled when it is asked for the first time and kept below the target folder.
 fn code(name: &str, wasm: &[u8]) -> Vec<u8> {
     let digest: String = Sha256::digest(wasm)
@@ -31,7 +34,7 @@ fn code(name: &str, wasm: &[u8]) -> Vec<u8> {
     if let Ok(code) = fs::read(&path) {
         return code;
     }
-    let made = compile(wasm, ROOMY);
+    let made = compile(wasm, [SECONDS, ROOMY[1], ROOMY[2]]);
     assert!(
         made.status.success() && made.stderr == b"component\n",
         "{}: {}",
