@@ -28,11 +28,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use cli::{Cli, Command};
 use fault::Fault;
+use leasehold_backend::process::start::Begun;
 
 fn main() -> ExitCode {
     if is_plain_supervisor() {
         return end(supervise::supervisor(&cli::SupervisorFlags::default()));
     }
+    let begun = is_run().then(place::begin).flatten();
     let parsed = cli::help::command()
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches));
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    end(dispatch(cli.command))
+    end(dispatch(cli.command, begun))
 }
 
 /// Whether this is a supervisor without flags. Somebody waits for it, and the parser of all commands
@@ -48,6 +50,11 @@ fn main() -> ExitCode {
 fn is_plain_supervisor() -> bool {
     let mut words = std::env::args_os().skip(1);
     words.next().is_some_and(|word| word == "supervisor") && words.next().is_none()
+}
+
+/// Whether this will probably need a supervisor.
+fn is_run() -> bool {
+    std::env::args_os().nth(1).is_some_and(|word| word == "run")
 }
 
 fn end(outcome: Result<ExitCode, Fault>) -> ExitCode {
@@ -74,10 +81,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-fn dispatch(command: Command) -> Result<ExitCode, Fault> {
+fn dispatch(command: Command, begun: Option<Begun>) -> Result<ExitCode, Fault> {
     let status = match command {
         Command::Supervisor(flags) => return supervise::supervisor(&flags),
-        Command::Run(flags) => run::main(&flags),
+        Command::Run(flags) => run::main(&flags, begun),
         Command::Show(flags) => show::show(&flags),
         Command::Runs(flags) => show::runs(&flags),
         Command::Logs(flags) => show::logs(&flags),

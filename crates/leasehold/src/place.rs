@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use leasehold_backend::process::client::{Client, ClientError};
-use leasehold_backend::process::start::Endpoint;
+use leasehold_backend::process::start::{self, Begun, Endpoint};
 use leasehold_core::id::RunId;
 use leasehold_supervisor::paths::Paths;
 
 use crate::env;
 use crate::fault::Fault;
+use crate::serve::home::Home;
 
 /// The directories this user and environment mean. Makes nothing.
 ///
@@ -59,11 +60,33 @@ pub(crate) fn make(paths: &Paths) -> Result<(), Fault> {
 /// # Errors
 /// When a directory or a variable is refused, or the supervisor cannot be started or talked to.
 pub(crate) fn connect_or_start(paths: &Paths) -> Result<Client, Fault> {
+    connect_or_go_on(paths, None)
+}
+
+/// The same, where [`begin`] has begun one.
+///
+/// # Errors
+/// As [`connect_or_start`].
+pub(crate) fn connect_or_go_on(paths: &Paths, begun: Option<Begun>) -> Result<Client, Fault> {
     // The supervisor reads it; here its refusal is heard.
     env::scope_wanted()?;
     env::retention()?;
     make(paths)?;
-    Client::connect_or_start(&endpoint(paths)?).map_err(client_fault)
+    Client::connect_or_go_on(&endpoint(paths)?, begun).map_err(client_fault)
+}
+
+/// Begins a supervisor where one will probably be wanted: its program is loaded while this one reads its
+/// flags. It does nothing before it is told to, and leaves when this process ends without a word. What is
+/// wrong here is said by who asks for it in earnest.
+pub(crate) fn begin() -> Option<Begun> {
+    let paths = paths().ok()?;
+    // The first run of all makes the directories when its flags are accepted.
+    let daemon = env::read(env::URL.name).is_some() || Home::within(&paths).notice_file().exists();
+    if daemon || !paths.run().exists() {
+        return None;
+    }
+    make(&paths).ok()?;
+    start::begin(&endpoint(&paths).ok()?).ok()?
 }
 
 /// Connects to the supervisor if one runs.

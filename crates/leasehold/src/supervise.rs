@@ -9,6 +9,7 @@ use leasehold_protocol::supervisor::Request;
 
 use leasehold_supervisor::paths::Paths;
 use leasehold_supervisor::sweep::SweepReport;
+use rustix::fs::FileType;
 
 use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
 use crate::fault::Fault;
@@ -189,11 +190,23 @@ fn told(report: &SweepReport) -> String {
     text
 }
 
+/// Whether whoever began us wants us: a pipe at standard input says so by a byte, and by its end that it
+/// does not. With anything else there we are wanted.
+fn wanted() -> bool {
+    let input = std::io::stdin();
+    let pipe = rustix::fs::fstat(&input)
+        .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo);
+    !pipe || rustix::io::retry_on_intr(|| rustix::io::read(&input, &mut [0; 1])) == Ok(1)
+}
+
 /// `leasehold supervisor`.
 ///
 /// # Errors
 /// When nothing says where the directories are, or what the caller left open cannot be closed.
 pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<ExitCode, Fault> {
+    if !wanted() {
+        return Ok(ExitCode::SUCCESS);
+    }
     // A pipe or lock of the caller would be held for as long as we live.
     leasehold_jail::sys::close_inherited()
         .map_err(|error| Fault::host("cannot close the caller's descriptors").because(&error))?;

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::io::Errno;
 
 /// Nothing about the bytes can change any more, nor can this be taken back.
 const SEALS: SealFlags = SealFlags::WRITE
@@ -20,12 +22,25 @@ pub fn create(label: &str) -> io::Result<OwnedFd> {
     Ok(memfd_create(label, flags)?)
 }
 
-/// Fixes bytes and length of a file for good. Nobody may have it mapped for writing.
+/// Longest that the kernel may go on to use the pages of a file that is to be sealed.
+const PAGES_BUSY: Duration = Duration::from_secs(2);
+/// Pause between two attempts.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// Fixes bytes and length of a file for good. Nobody may have it mapped for writing. The kernel refuses as long as
+/// it uses a page itself, as it does for a moment when it looks for memory to reclaim: that is waited for,
+/// 2 s at most.
 ///
 /// # Errors
-/// As `fcntl(2)`.
+/// As `fcntl(2)`; `EBUSY` when it is mapped for writing.
 pub fn seal(file: impl AsFd) -> io::Result<()> {
-    Ok(fcntl_add_seals(file, SEALS)?)
+    let until = Instant::now() + PAGES_BUSY;
+    loop {
+        match fcntl_add_seals(&file, SEALS) {
+            Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(AGAIN),
+            other => return Ok(other?),
+        }
+    }
 }
 
 /// A sealed file of these bytes, at its beginning. Whoever is passed a copy of the descriptor shares the place in
@@ -68,6 +83,33 @@ mod tests {
         assert!(rustix::io::write(&file, b"x").is_err());
         assert!(rustix::fs::ftruncate(&file, 1).is_err());
         assert!(fcntl_add_seals(&file, SealFlags::empty()).is_err());
+    }
+
+    /// A page that the kernel holds for a moment, here in a pipe, is waited for; the control is the bare call.
+    #[test]
+    fn pages_in_use_are_waited_for() {
+        let file = create("test").unwrap();
+        rustix::io::write(&file, &[7; 4_096]).unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut at = 0;
+        let flags = rustix::pipe::SpliceFlags::empty();
+        let moved = rustix::pipe::splice(&file, Some(&mut at), &writer, None, 4_096, flags);
+        assert_eq!(moved, Ok(4_096));
+        let bare = fcntl_add_seals(&file, SealFlags::WRITE);
+        if bare.is_ok() {
+            // This kernel does not count the pages of a pipe.
+            return;
+        }
+        assert_eq!(bare, Err(Errno::BUSY));
+        let freed = std::thread::spawn(move || {
+            // Longer than the kernel waits by itself.
+            std::thread::sleep(Duration::from_millis(500));
+            drop(reader);
+            drop(writer);
+        });
+        seal(&file).unwrap();
+        assert!(is_sealed(&file));
+        freed.join().unwrap();
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::records::encode;
 use crate::run::{Collection, micros};
 use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
-use crate::step::{denied_pids, note_disk};
+use crate::step::{note_disk, pids_hit};
 use crate::supplied::{Supply, note_report, settle_denied};
 
 impl Server {
@@ -324,7 +324,7 @@ fn note_group(run: &mut crate::run::Run, sandbox: &crate::sandbox::Sandbox) {
             run.seen.crashed.get_or_insert(text.to_owned());
         }
     }
-    if let Some(hit) = denied_pids(sandbox) {
+    if let Some(hit) = pids_hit(sandbox, events.pids_denied) {
         run.seen.denied.insert(0, hit);
     }
 }

@@ -25,6 +25,7 @@ mod lend;
 pub mod lock;
 mod log;
 mod make;
+mod notices;
 mod order;
 pub mod paths;
 mod pool;

@@ -1,18 +1,19 @@
 //! The event loop: who is connected, which sandboxes and runs there are, and what each event and
 //! deadline sets in motion. One thread; nothing in here waits for anything but the loop itself.
 //!
-//! Calls are answered in `calls.rs`, runs moved in `step.rs`, sandboxes made in `make.rs` by the
-//! spawner (`order.rs`), watched in `guest.rs` and removed in `remove.rs`.
+//! Callers come and go in `callers.rs`, are answered in `calls.rs` and told in `notices.rs`; runs are moved
+//! in `step.rs`, sandboxes made in `make.rs` by the spawner (`order.rs`), watched in `guest.rs` and removed
+//! in `remove.rs`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_jail::cgroup::Cgroups;
 use leasehold_jail::spawn::Spawner;
-use leasehold_protocol::supervisor::{Event, RecordWord};
+use leasehold_protocol::supervisor::Event;
 
 use crate::admit::Host;
 use crate::connection::Connection;
@@ -35,8 +36,6 @@ use crate::uids::Uids;
 
 /// Descriptors one sandbox holds that waits for its run or has one, rounded up, a program that came along with all it is passed included; the descriptor limit is divided by it.
 pub(crate) const FDS_PER_SANDBOX: u64 = 28;
-/// How long a notice that nobody waits for may wait for one that somebody does.
-const UNHURRIED: Duration = Duration::from_millis(1);
 /// Bytes moved from a pipe to its spool in one go.
 const BUFFER: usize = 128 << 10;
 /// How long the first order is waited for before the agent's program is written without it.
@@ -140,12 +139,12 @@ pub(crate) struct Server {
     pub(crate) stoppers: Vec<(Key, u64)>,
     /// What a successor of the spawner is started with.
     pub(crate) spawner_seed: SpawnerSeed,
-    listener: Option<OwnedFd>,
+    pub(crate) listener: Option<OwnedFd>,
     signals: OwnedFd,
     pub(crate) idle_exit: Duration,
     /// Connections with something to send now, and those with something that may wait.
-    unflushed: Vec<Key>,
-    unhurried: Vec<Key>,
+    pub(crate) unflushed: Vec<Key>,
+    pub(crate) unhurried: Vec<Key>,
     next_key: Key,
 }
 
@@ -436,183 +435,6 @@ impl Server {
         self.sources.forget(self.spawner.pidfd());
         if let Some(answers) = self.spawner.answers() {
             self.sources.forget(answers);
-        }
-    }
-
-    fn accept(&mut self) {
-        use rustix::net::{SocketFlags, accept_with};
-        while let Some(listener) = &self.listener {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(listener, flags) else {
-                return;
-            };
-            let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {
-                continue;
-            };
-            let (uid, peer) = (peer.uid, peer.pid.as_raw_nonzero().get());
-            if uid != rustix::process::geteuid() || !self.room_for_caller(peer) {
-                continue;
-            }
-            let key = self.new_key();
-            if self.sources.add(&socket, Source::Connection(key)).is_ok() {
-                self.connections.insert(key, Connection::new(socket, peer));
-                self.await_hello(key);
-            }
-        }
-    }
-
-    fn on_connection(&mut self, key: Key, happening: Happening) {
-        if happening.writable {
-            self.unflushed.push(key);
-        }
-        if !happening.readable {
-            return;
-        }
-        let Some(connection) = self.connections.get_mut(&key) else {
-            return;
-        };
-        let alive = connection.fill();
-        loop {
-            let Some(connection) = self.connections.get_mut(&key) else {
-                return;
-            };
-            match connection.take() {
-                Ok(Some(call)) => self.on_call(key, call),
-                Ok(None) => break,
-                Err(_) => return self.drop_connection(key),
-            }
-        }
-        if !alive.is_ok_and(|alive| alive) {
-            self.drop_connection(key);
-        }
-    }
-
-    /// Forgets a caller. Its runs and sandboxes go on, but not a sandbox that was for it alone or whose id it
-    /// never learned: nobody could ever end that. Pools that were kept for it go on for a while.
-    pub(crate) fn drop_connection(&mut self, key: Key) {
-        let Some(connection) = self.connections.remove(&key) else {
-            return;
-        };
-        self.sources.forget(connection.as_fd());
-        self.timers.clear(Timer::Hello(key));
-        self.forsake(key);
-        self.end_bound(key);
-        for (_, run) in &connection.follows {
-            if let Some(run) = self.runs.get_mut(run) {
-                run.followers.retain(|(follower, _)| *follower != key);
-            }
-        }
-        let orphaned = |sandbox: &Sandbox| match sandbox.role {
-            Role::Provisioned(waiter) => {
-                sandbox.holder == Some(key) || waiter.is_some_and(|(waiter, _)| waiter == key)
-            }
-            Role::Run(_) | Role::Pool(_) => false,
-        };
-        let orphans = self
-            .sandboxes
-            .iter()
-            .filter(|(_, sandbox)| orphaned(sandbox));
-        for orphan in orphans.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.end_sandbox(orphan);
-        }
-    }
-
-    /// Queues a notice for one caller.
-    pub(crate) fn notify(&mut self, key: Key, tag: u64, event: Event) {
-        self.notify_with(key, tag, event, Vec::new());
-    }
-
-    /// Queues a notice with descriptors for one caller.
-    pub(crate) fn notify_with(&mut self, key: Key, tag: u64, event: Event, fds: Vec<OwnedFd>) {
-        let Some(connection) = self.connections.get_mut(&key) else {
-            return;
-        };
-        if connection.push(tag, event, fds) {
-            self.unflushed.push(key);
-        } else {
-            self.drop_connection(key);
-        }
-    }
-
-    /// Queues a notice that nobody waits for: it goes with the next one that somebody does, or by
-    /// itself before long, so that a short run does not wake its caller for each of its stages.
-    pub(crate) fn notify_soon(&mut self, key: Key, tag: u64, event: Event, fds: Vec<OwnedFd>) {
-        let Some(connection) = self.connections.get_mut(&key) else {
-            return;
-        };
-        if !connection.push(tag, event, fds) {
-            return self.drop_connection(key);
-        }
-        self.unhurried.push(key);
-        if !self.timers.pending(Timer::Unhurried) {
-            let now = Instant::now();
-            self.timers.set(Timer::Unhurried, now, UNHURRIED);
-        }
-    }
-
-    /// Notices have waited for others long enough.
-    fn hurry(&mut self) {
-        self.unflushed.append(&mut self.unhurried);
-    }
-
-    /// Queues a notice with a record that is encoded, for callers who follow its run.
-    pub(crate) fn tell_record(
-        &mut self,
-        followers: &[(Key, u64)],
-        word: RecordWord,
-        record: &[u8],
-    ) {
-        for (key, tag) in followers.iter().copied() {
-            let connection = self.connections.get_mut(&key);
-            match connection.map(|connection| connection.push_record(tag, word, record)) {
-                Some(true) => self.unflushed.push(key),
-                Some(false) => self.drop_connection(key),
-                None => {}
-            }
-        }
-    }
-
-    /// Sends what is queued, as far as the sockets take it.
-    pub(crate) fn flush(&mut self) {
-        let mut keys = std::mem::take(&mut self.unflushed);
-        if keys.is_empty() {
-            return;
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        self.unhurried
-            .retain(|key| keys.binary_search(key).is_err());
-        if self.unhurried.is_empty() {
-            self.timers.clear(Timer::Unhurried);
-        }
-        for key in keys {
-            self.flush_one(key);
-        }
-    }
-
-    fn flush_one(&mut self, key: Key) {
-        let Some(connection) = self.connections.get_mut(&key) else {
-            return;
-        };
-        if connection.flush().is_ok_and(|done| done) && !connection.stale.is_empty() {
-            // It was slow; of the counts it missed only the newest matter.
-            let stale = std::mem::take(&mut connection.stale);
-            for (tag, run) in stale {
-                if let Some(run) = self.runs.get(&run) {
-                    let (stdout, stderr) = run.kept();
-                    connection.push(tag, Event::Output { stdout, stderr }, Vec::new());
-                }
-            }
-        }
-        match connection.flush() {
-            Err(_) => self.drop_connection(key),
-            Ok(done) => {
-                if done == connection.waits_for_room {
-                    connection.waits_for_room = !done;
-                    let source = Source::Connection(key);
-                    let _ = self.sources.want_room(connection.as_fd(), source, !done);
-                }
-            }
         }
     }
 }

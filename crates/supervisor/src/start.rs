@@ -20,7 +20,8 @@ use leasehold_core::contract::Posture;
 use leasehold_jail::cgroup::{CgroupError, Cgroups, scope_thinkable};
 use leasehold_jail::spawn::{RootlessIds, SpawnError, Spawner, SpawnerConfig};
 use leasehold_jail::{landlock, seccomp, termination};
-use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, SealFlags};
+use leasehold_protocol::memory;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::DumpableBehavior;
 
@@ -125,7 +126,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let capacity = room_for_sandboxes()?;
     let root = rustix::process::geteuid().is_root();
     let spawner_seed = SpawnerSeed {
-        agent: memory_file().map_err(StartError::Agent)?,
+        agent: memory::create("leasehold-agent").map_err(StartError::Agent)?,
         unwritten: Some(config.agent),
         rootless: (!root).then(rootless::find),
     };
@@ -313,17 +314,10 @@ impl SpawnerSeed {
     }
 }
 
-/// A file that has no name, for the agent's program.
-fn memory_file() -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    Ok(rustix::fs::memfd_create("leasehold-agent", flags)?)
-}
-
 /// Writes the program. It cannot be changed afterwards.
 fn fill_and_seal(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     write_whole(file, bytes)?;
-    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    Ok(rustix::fs::fcntl_add_seals(file, seals)?)
+    memory::seal(file)
 }
 
 /// Raises the descriptor limit as far as it goes. Returns how many sandboxes fit it.

@@ -469,7 +469,11 @@ fn pause(micros: u64, cpu_milli: u32) -> Duration {
 
 /// Processes that were denied, as the group counts them.
 pub(crate) fn denied_pids(sandbox: &crate::sandbox::Sandbox) -> Option<LimitHit> {
-    let denied = sandbox.group.as_ref()?.events().pids_denied;
+    pids_hit(sandbox, sandbox.group.as_ref()?.events().pids_denied)
+}
+
+/// So many processes that were denied, as a limit.
+pub(crate) fn pids_hit(sandbox: &crate::sandbox::Sandbox, denied: u64) -> Option<LimitHit> {
     (denied > 0).then(|| LimitHit {
         which: Resource::Pids,
         limit: sandbox.admitted.limits.pids.value.into(),

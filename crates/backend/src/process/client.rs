@@ -17,7 +17,7 @@ use leasehold_protocol::socket::{FDS_MAX, FrameError, FrameReader, encode_frame,
 use leasehold_protocol::supervisor::{Call, Event, Notice, Request, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::start::{self, Endpoint};
+use super::start::{self, Begun, Endpoint};
 
 /// How long a supervisor may take to answer the greeting: one that starts sweeps first.
 const GREETING_PATIENCE: Duration = Duration::from_secs(20);
@@ -235,6 +235,17 @@ impl Client {
     /// # Errors
     /// When it cannot be started or talked to.
     pub fn connect_or_start(endpoint: &Endpoint) -> Result<Self, ClientError> {
+        Self::connect_or_go_on(endpoint, None)
+    }
+
+    /// The same, where one was begun that may be the one to start.
+    ///
+    /// # Errors
+    /// As [`Client::connect_or_start`].
+    pub fn connect_or_go_on(
+        endpoint: &Endpoint,
+        begun: Option<Begun>,
+    ) -> Result<Self, ClientError> {
         if let Some(stream) = start::connect(&endpoint.socket())? {
             match Self::greeted(stream, None) {
                 // It was about to leave for want of work; the next one is ours to start.
@@ -242,7 +253,7 @@ impl Client {
                 other => return other,
             }
         }
-        let (stream, mut child) = start::start(endpoint)?;
+        let (stream, mut child) = start::start(endpoint, begun)?;
         match Self::greeted(stream, None) {
             // It listens before it knows that it can work.
             Err(ClientError::Gone) => Err(start::failed(endpoint, &mut child)),

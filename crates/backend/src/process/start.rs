@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
@@ -124,17 +124,51 @@ pub(super) fn connect(socket: &Path) -> Result<Option<UnixStream>, ClientError> 
     Ok(Some(stream))
 }
 
-/// Starts a supervisor and waits until somebody listens: our child, or another's that won. One that
-/// leaves the field to another is started again after a while, since the other may have been about
-/// to end.
+/// A supervisor whose program is loaded and that does nothing before it is told to; it leaves when it
+/// never is. So it can be begun before it is known whether one is wanted.
+#[derive(Debug)]
+pub struct Begun {
+    child: Child,
+}
+
+impl Begun {
+    /// Tells it that it is wanted. One that is gone by now is seen where its words are waited for.
+    fn go(mut self) -> Child {
+        if let Some(mut leash) = self.child.stdin.take() {
+            let _ = leash.write_all(b"g");
+        }
+        self.child
+    }
+}
+
+/// Begins a supervisor if none listens. The run directory must exist.
+///
+/// # Errors
+/// When another user's process listens, or the program cannot be started.
+pub fn begin(endpoint: &Endpoint) -> Result<Option<Begun>, ClientError> {
+    match connect(&endpoint.socket())? {
+        Some(_) => Ok(None),
+        None => spawn(endpoint).map(Some),
+    }
+}
+
+/// Starts a supervisor, or has the one go on that was begun, and waits until somebody listens: our child,
+/// or another's that won. One that leaves the field to another is started again after a while, since the
+/// other may have been about to end.
 ///
 /// # Errors
 /// When it cannot be started, ends by a failure, or takes longer than the endpoint allows.
-pub(super) fn start(endpoint: &Endpoint) -> Result<(UnixStream, Child), ClientError> {
+pub(super) fn start(
+    endpoint: &Endpoint,
+    mut begun: Option<Begun>,
+) -> Result<(UnixStream, Child), ClientError> {
     let deadline = Instant::now() + endpoint.patience;
     let mut patience = OTHER_LEADER;
     loop {
-        let mut child = spawn(endpoint)?;
+        let mut child = match begun.take() {
+            Some(begun) => begun.go(),
+            None => spawn(endpoint)?.go(),
+        };
         let ready = child.stdout.take();
         match wait(endpoint, &mut child, ready, deadline, patience) {
             Ok(Some(stream)) => return Ok((stream, child)),
@@ -149,7 +183,7 @@ pub(super) fn start(endpoint: &Endpoint) -> Result<(UnixStream, Child), ClientEr
     }
 }
 
-fn spawn(endpoint: &Endpoint) -> Result<Child, ClientError> {
+fn spawn(endpoint: &Endpoint) -> Result<Begun, ClientError> {
     let failed = |source| ClientError::Start {
         program: endpoint.program.clone(),
         source,
@@ -162,10 +196,11 @@ fn spawn(endpoint: &Endpoint) -> Result<Child, ClientError> {
         .env(STATE_DIR_VAR, &endpoint.state_dir)
         .env(RUN_DIR_VAR, &endpoint.run_dir)
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
+        .map(|child| Begun { child })
         .map_err(failed)
 }
 

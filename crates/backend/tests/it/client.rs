@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leasehold_backend::process::client::{Client, ClientError};
-use leasehold_backend::process::start::{Endpoint, RUN_DIR_VAR};
+use leasehold_backend::process::start::{self, Endpoint, RUN_DIR_VAR};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::stage::{Stage, StageTime};
@@ -231,6 +231,30 @@ fn a_supervisor_that_leaves_the_field_is_started_again() {
     assert!(client.started_it());
     let starts = std::fs::read_to_string(dir.path().join("n")).unwrap();
     assert_eq!(starts.trim(), "xxx");
+}
+
+/// What it has done at each moment is in its file: it reads one byte before anything else.
+#[test]
+fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
+    let dir = Scratch::new();
+    let script = "word=$(head -c1); echo \"<$word>\" >> \"$LEASEHOLD_RUN_DIR/words\"; \
+        [ \"$word\" = g ] || exit 0; PLAY=alone exec \"$0\" --exact client::plays_the_supervisor";
+    let endpoint = shell(dir.path(), script);
+    let words = || std::fs::read_to_string(dir.path().join("words")).unwrap_or_default();
+    let unwanted = start::begin(&endpoint).unwrap().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(words(), "");
+    drop(unwanted);
+    let deadline = Instant::now() + SOON;
+    while words().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(words(), "<>\n");
+    let wanted = start::begin(&endpoint).unwrap();
+    assert!(wanted.is_some());
+    let client = Client::connect_or_go_on(&endpoint, wanted).unwrap();
+    assert!(client.started_it());
+    assert_eq!(words(), "<>\n<g>\n");
 }
 
 /// The test binary itself plays the started supervisor; see [`plays_the_supervisor`].

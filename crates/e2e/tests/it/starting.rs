@@ -145,6 +145,28 @@ fn a_hard_limit_that_stays_is_in_the_posture() {
     assert!(missing.contains("rlimit fsize 1073741824"), "{missing}");
 }
 
+/// A supervisor is begun before the flags of a run are read; one that nobody wants then leaves no trace.
+#[test]
+fn a_refused_flag_leaves_no_supervisor() {
+    let instance = Instance::new();
+    instance.run(["--", "true"]).status_is(0);
+    let before = instance.stopped_inventory();
+    let log = std::fs::read_to_string(instance.run_folder().join("supervisor.log")).unwrap();
+    for refused in [&["run", "--no-such", "--", "true"][..], &["run", "--help"]] {
+        let outcome = instance.cli(refused);
+        assert!(outcome.out().contains("Usage") || outcome.status == 2);
+        leasehold_e2e::until("what was begun to leave", SOON, || {
+            instance.supervisor().is_none().then_some(())
+        });
+    }
+    assert_eq!(instance.inventory(), before);
+    let after = std::fs::read_to_string(instance.run_folder().join("supervisor.log")).unwrap();
+    assert_eq!(after, log, "it said something");
+    // The control: one that is wanted stays.
+    instance.run(["--", "true"]).status_is(0);
+    assert!(instance.supervisor().is_some());
+}
+
 /// Several starters at once: every run is served, by one supervisor.
 #[test]
 fn starters_at_once_are_served_by_one_supervisor() {

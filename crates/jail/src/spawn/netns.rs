@@ -1,15 +1,20 @@
 //! Network namespaces of sandboxes: loopback alone, and a few made ahead of time.
 //!
-//! A namespace of the pool has never been used but to wait in, and is handed out once.
+//! A namespace of the pool has never been used but to wait in, and is handed out once. The first is made by a
+//! process of its own, while the spawner builds its template: it is a fifth of the way to the first sandbox.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair};
+use rustix::process::{
+    Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_parent_process_death_signal, waitid,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use super::clone::{interface_up, unshare};
+use super::clone::{Bomb, Side, end, fork, interface_up, unshare};
+use super::wire;
 
 /// Namespaces kept ready. Each holds about 250 KB of kernel memory.
 const READY: usize = 4;
@@ -52,14 +57,58 @@ fn furnished(proc: BorrowedFd<'_>) -> Option<OwnedFd> {
     rustix::fs::openat(proc, c"self/ns/net", flags, Mode::empty()).ok()
 }
 
+/// The first namespace, while it is made.
+#[derive(Debug)]
+pub(super) struct First {
+    pidfd: OwnedFd,
+    said: OwnedFd,
+}
+
+impl First {
+    /// Has it made. `proc` shows the caller's processes.
+    pub(super) fn begin(proc: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        let (said, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        match fork()? {
+            Side::Child => {
+                let _bomb = Bomb;
+                drop(said);
+                let deadly = set_parent_process_death_signal(Some(Signal::KILL));
+                if deadly.and_then(|()| unshare(UnshareFlags::NEWNET)).is_ok()
+                    && let Some(made) = furnished(proc)
+                {
+                    let _ = wire::go(theirs.as_fd(), &[made.as_fd()]);
+                }
+                end(0)
+            }
+            Side::Parent { pidfd, .. } => Ok(Self { pidfd, said }),
+        }
+    }
+
+    /// Enters it, once it is there; none where it could not be made.
+    fn enter(self) -> Option<OwnedFd> {
+        let made = wire::await_go(self.said.as_fd());
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        let made = made.ok()?.into_iter().next()?;
+        enter(made.as_fd()).ok().map(|()| made)
+    }
+}
+
 impl Pool {
     /// A pool of one: the spawner leaves the host's network, which it does not need, for a namespace
     /// that the first sandbox is given.
-    pub(super) fn new(proc: BorrowedFd<'_>) -> Result<Self, Errno> {
-        unshare(UnshareFlags::NEWNET)?;
+    pub(super) fn new(first: First, proc: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let here = match first.enter() {
+            Some(made) => Some(made),
+            None => {
+                unshare(UnshareFlags::NEWNET)?;
+                furnished(proc)
+            }
+        };
         Ok(Self {
             ready: Vec::with_capacity(READY),
-            here: furnished(proc),
+            here,
             given: false,
         })
     }

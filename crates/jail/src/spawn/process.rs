@@ -16,7 +16,7 @@ use rustix::thread::UnshareFlags;
 use super::child::{self, Plan};
 use super::clone::{Bomb, Side, clone_process, close_range, end, unshare};
 use super::line::{Line, Seen, Unmade, Work};
-use super::netns::Pool;
+use super::netns::{First, Pool};
 use super::step::{At, Failed, MakeStep};
 use super::template::Template;
 use super::tree;
@@ -86,6 +86,7 @@ impl<'a> Spawner<'a> {
             Err(Errno::PERM) if start.maker.single_uid() => {}
             Err(errno) => return Err(errno).at(MakeStep::MakerIds),
         }
+        let network = First::begin(proc.as_fd()).at(MakeStep::Network)?;
         let mut blanks = Blanks::new(start.maker);
         // One that the first sandbox has to wait for; others are made beside its first process.
         blanks.fill_one(proc.as_fd()).at(MakeStep::Ids)?;
@@ -98,7 +99,7 @@ impl<'a> Spawner<'a> {
             let hidden = rustix::process::DumpableBehavior::NotDumpable;
             rustix::process::set_dumpable_behavior(hidden).at(MakeStep::Descriptors)?;
         }
-        let pool = Pool::new(template.proc.as_fd()).at(MakeStep::Network)?;
+        let pool = Pool::new(network, template.proc.as_fd()).at(MakeStep::Network)?;
         Ok(Self {
             agent: start.agent.as_fd(),
             maker: start.maker,

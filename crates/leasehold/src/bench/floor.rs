@@ -1,9 +1,12 @@
 //! The floor: the same claim with nothing of ours around it. A parked sandbox of the jail's own spawn,
 //! with the posture, the control groups and the workspace of any other, but no supervisor, no client
 //! and no record: the message goes straight to its stub, and its init's word that the command ended
-//! comes straight back. What the supervisor adds to that is what is ours to make smaller.
+//! comes straight back.
+//!
+//! The *relayed* floor has the one thing more that no design of ours can be without: who wants a run is not
+//! who holds its sandbox. A thread that holds the sockets is told by one byte, stays awake until the end and
+//! answers by one byte. What the supervisor adds to that is what is ours to make smaller.
 
-use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -13,13 +16,15 @@ use leasehold_jail::spawn::{
     Disk, IdBlock, Made, MakeFds, MakeSpec, Spawner, SpawnerConfig, WorkspaceMode,
 };
 use leasehold_protocol::guest::{CONTROL_LEN, Control, ExecRequest};
+use leasehold_protocol::memory;
 use leasehold_protocol::socket::send_with_fds;
 use leasehold_supervisor::uids::{self, Uids};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, OFlags, SealFlags};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::arena::{self, Arena, PATIENCE};
 use crate::supervise::AGENT;
@@ -30,6 +35,10 @@ const WORKLOAD: u32 = 1_000;
 const OWN_PROCESSES: u32 = 2;
 /// Open files of the command, as by default.
 const FILES: u32 = 1_024;
+/// Time for a thread to fall asleep.
+const SETTLE: Duration = Duration::from_millis(2);
+/// Longest that a relay stays awake for a command, as a supervisor does.
+const AWAKE: Duration = Duration::from_micros(500);
 
 /// Makes sandboxes for the floor and removes them.
 #[derive(Debug)]
@@ -42,11 +51,28 @@ pub(crate) struct Floor {
     made: u32,
 }
 
+/// How the message goes to the stub.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Way {
+    /// From whoever wants the run.
+    Straight,
+    /// From a thread that is told to send it.
+    Relayed,
+}
+
+/// How the end of the command is waited for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Wait {
+    Asleep,
+    Awake,
+}
+
 /// One that waits.
 struct Parked {
     made: Made,
     group: Group,
     base: u32,
+    core: u32,
     init: OwnedFd,
     stub: OwnedFd,
 }
@@ -65,7 +91,8 @@ impl Floor {
             return Err("the floor is measured as root".to_owned());
         }
         let config = SpawnerConfig {
-            agent: agent().map_err(failed("the agent cannot be held in memory"))?,
+            agent: memory::sealed("leasehold-agent", AGENT)
+                .map_err(failed("the agent cannot be held in memory"))?,
             rootless: None,
         };
         let spawner = Spawner::start(config).map_err(|error| error.to_string())?;
@@ -89,13 +116,16 @@ impl Floor {
         })
     }
 
-    /// From the message until the word that the command ended.
+    /// From the message, or the byte to whoever sends it, until the word that the command ended.
     ///
     /// # Errors
     /// What could not be done, in words.
-    pub(crate) fn once(&mut self, program: &str) -> Result<Duration, String> {
+    pub(crate) fn once(&mut self, program: &str, way: Way) -> Result<Duration, String> {
         let parked = self.park()?;
-        let took = claim(&parked, program);
+        let took = match way {
+            Way::Straight => claim(&parked, program, Wait::Asleep),
+            Way::Relayed => relayed(&parked, program),
+        };
         let removed = self.remove(parked);
         removed.and(took)
     }
@@ -127,6 +157,7 @@ impl Floor {
                 made,
                 group,
                 base,
+                core: self.core(),
                 init,
                 stub,
             }),
@@ -152,7 +183,7 @@ impl Floor {
                 host_base: base,
                 count: uids::BLOCK,
             },
-            cores: vec![self.made % cores()],
+            cores: vec![self.core()],
             memory_bytes: self.limits.memory_bytes.value,
             disk: Disk::Tmpfs {
                 bytes: self.limits.disk_bytes.value,
@@ -186,6 +217,11 @@ impl Floor {
         Ok((made, init, stub))
     }
 
+    /// The core of the sandbox made last: each has the next.
+    fn core(&self) -> u32 {
+        self.made % cores()
+    }
+
     fn remove(&mut self, parked: Parked) -> Result<(), String> {
         let _ = pidfd_send_signal(&parked.made.pidfd, Signal::KILL);
         let _ = waitid(
@@ -212,8 +248,36 @@ fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
 }
 
+/// The same by a thread that is asleep before it is told, as a supervisor is, and never on the core of the
+/// sandbox, if there is another.
+fn relayed(parked: &Parked, program: &str) -> Result<Duration, String> {
+    let flags = SocketFlags::CLOEXEC;
+    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(|errno| errno.to_string())?;
+    std::thread::scope(|scope| {
+        let relay = scope.spawn(move || {
+            let mut byte = [0; 1];
+            let mut beside = CpuSet::new();
+            beside.set((parked.core as usize + 1) % cores() as usize);
+            sched_setaffinity(None, &beside).map_err(|errno| errno.to_string())?;
+            hear(&far, &mut byte)?;
+            let took = claim(parked, program, Wait::Awake);
+            let _ = rustix::net::send(&far, &byte, SendFlags::NOSIGNAL);
+            took
+        });
+        std::thread::sleep(SETTLE);
+        let begun = Instant::now();
+        let sent = rustix::net::send(&near, &[1], SendFlags::NOSIGNAL);
+        let heard = hear(&near, &mut [0; 1]);
+        let took = begun.elapsed();
+        let claimed = relay.join().map_err(|_| "its thread panicked")?;
+        sent.map_err(|errno| errno.to_string())?;
+        heard.and(claimed).map(|_| took)
+    })
+}
+
 /// The message, and the wait for the end.
-fn claim(parked: &Parked, program: &str) -> Result<Duration, String> {
+fn claim(parked: &Parked, program: &str, wait: Wait) -> Result<Duration, String> {
     let request = ExecRequest {
         cwd: b"/workspace".to_vec(),
         argv: vec![program.as_bytes().to_vec()],
@@ -241,12 +305,27 @@ fn claim(parked: &Parked, program: &str) -> Result<Duration, String> {
         return Err("the message did not go in one piece".to_owned());
     }
     let mut word = [0; CONTROL_LEN];
+    while wait == Wait::Awake && begun.elapsed() < AWAKE {
+        if readable(&parked.init) {
+            break;
+        }
+    }
     let got = hear(&parked.init, &mut word)?;
     let took = begun.elapsed();
     match Control::decode(&word[..got]) {
         Ok(Control::MainExited { status: 0 }) => Ok(took),
         other => Err(format!("its init said {other:?}")),
     }
+}
+
+/// Whether something can be heard now.
+fn readable(socket: &OwnedFd) -> bool {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut polled = [PollFd::new(socket, PollFlags::IN)];
+    !matches!(poll(&mut polled, Some(&now)), Ok(0))
 }
 
 /// One message, waited for no longer than [`PATIENCE`].
@@ -260,14 +339,4 @@ fn hear(socket: &OwnedFd, bytes: &mut [u8]) -> Result<usize, String> {
     recv(socket, bytes, RecvFlags::empty())
         .map(|(got, _)| got)
         .map_err(|errno| errno.to_string())
-}
-
-/// The agent's program, as the supervisor holds it.
-fn agent() -> std::io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = std::fs::File::from(rustix::fs::memfd_create("leasehold-agent", flags)?);
-    file.write_all(AGENT)?;
-    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
-    Ok(file.into())
 }

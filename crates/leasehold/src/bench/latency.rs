@@ -11,7 +11,7 @@ use leasehold_protocol::supervisor::Target;
 use super::Interrupt;
 use super::arena::{self, Arena, Times};
 use super::bars::{Bar, Measured, Must, ratio};
-use super::floor::Floor;
+use super::floor::{Floor, Way};
 use super::ground::Ground;
 use super::peer::{self, Peer};
 use super::report::Report;
@@ -46,6 +46,7 @@ struct Rows {
     cli_cold: Samples,
     peers: Vec<(&'static str, Result<Samples, String>)>,
     floor: Samples,
+    relayed: Samples,
 }
 
 /// What the supervisor's own clock says of each stage.
@@ -111,7 +112,8 @@ pub(crate) fn measure(
         // The first round warms caches and is not counted.
         let counted = if round == 0 { &mut scratch } else { &mut rows };
         ours(&mut client, &arena, counted)?;
-        sample_floor(&mut floor, &mut counted.floor);
+        sample_floor(&mut floor, Way::Straight, &mut counted.floor);
+        sample_floor(&mut floor, Way::Relayed, &mut counted.relayed);
         counted.cli.add(cli(&arena)?);
         counted.cli_cold.add(cli(&cold_arena)?);
         cold_arena.stop()?;
@@ -120,12 +122,20 @@ pub(crate) fn measure(
         }
     }
     rows.tell(report);
-    let floor = floor.and_then(|_| measured(&rows.floor));
+    let straight = floor
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|_| measured(&rows.floor));
     report.row(
         "the floor: a parked stub and nothing else → ended",
-        floor.clone(),
+        straight,
     );
-    rows.judge(&floor, report);
+    let relayed = floor.and_then(|_| measured(&rows.relayed));
+    report.row(
+        "the relayed floor: told by another, who is answered",
+        relayed.clone(),
+    );
+    rows.judge(&relayed, report);
     Ok(())
 }
 
@@ -181,9 +191,9 @@ fn sample_peers(
 }
 
 /// One that fails ends the measurement of the floor, with its reason.
-fn sample_floor(floor: &mut Result<Floor, String>, samples: &mut Samples) {
-    let Ok(way) = floor else { return };
-    match way.once(TRUE) {
+fn sample_floor(floor: &mut Result<Floor, String>, way: Way, samples: &mut Samples) {
+    let Ok(ground) = floor else { return };
+    match ground.once(TRUE, way) {
         Ok(took) => samples.add(took),
         Err(reason) => *floor = Err(reason),
     }
@@ -253,8 +263,8 @@ impl Rows {
         }
     }
 
-    /// The claim against bubblewrap; where even the floor cannot be that far below it, against the
-    /// floor.
+    /// The claim against bubblewrap; where even the relayed floor cannot be that far below it, against
+    /// that floor.
     fn judge_claim(&self, floor: &Measured, report: &mut Report) {
         let (warm, bwrap) = (measured(&self.warm), self.peer("bwrap"));
         type Pick = fn(&Summary) -> f64;
@@ -269,17 +279,17 @@ impl Rows {
                 Ok(most) if most < least => {
                     let told = ours.map_or_else(|why| why, |ours| format!("{ours:.2}"));
                     report.note(format!(
-                        "bwrap ÷ warm claim, {name}: {told}; bwrap ÷ floor is {most:.2}, so that \
-                         {least} cannot be had here and the bar is 1.3 × the floor"
+                        "bwrap ÷ warm claim, {name}: {told}; bwrap ÷ relayed floor is {most:.2}, \
+                         so that {least} cannot be had here and the bar is 1.3 × that floor"
                     ));
-                    let what = format!("warm claim ÷ floor, {name}");
+                    let what = format!("warm claim ÷ relayed floor, {name}");
                     report.bar(Bar::judge(what, above, Must::AtMost(1.3), ""));
                 }
                 _ => {
                     let what = format!("bwrap ÷ warm claim, {name}");
                     report.bar(Bar::judge(what, ours, Must::AtLeast(least), ""));
                     if let Ok(above) = above {
-                        report.note(format!("warm claim ÷ floor, {name}: {above:.2}"));
+                        report.note(format!("warm claim ÷ relayed floor, {name}: {above:.2}"));
                     }
                 }
             }

@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use leasehold_backend::process::start::Begun;
 use leasehold_core::error::ErrorKind;
 use leasehold_core::id::RunId;
 use leasehold_core::record::RunRecord;
@@ -42,11 +43,12 @@ const SUPERVISORS_MAX: u32 = 3;
 /// Status of a run that nobody waited for to the end.
 const LEFT: u8 = 130;
 
-/// Runs the command and returns the exit status.
+/// Runs the command and returns the exit status. A supervisor that was begun is told to go on where it is
+/// wanted.
 ///
 /// # Errors
 /// When it could not be run; an end of the run itself is no error.
-pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
+pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fault> {
     let begun = Instant::now();
     let caller = Caller {
         env: &env::read,
@@ -77,7 +79,7 @@ pub(crate) fn main(flags: &RunFlags) -> Result<u8, Fault> {
             .for_each(|told| voice::note(told));
     }
     // A module is compiled in a sandbox, so the supervisor comes first.
-    let mut client = place::connect_or_start(&paths)?;
+    let mut client = place::connect_or_go_on(&paths, supervisor)?;
     let single = program
         .as_ref()
         .map(|program| supply::make(&paths, &plan, program, talk))
