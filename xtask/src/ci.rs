@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::runner::{self, Runner};
 use crate::tally::Tally;
-use crate::{setup, step, tidy, tree, v2, wasm};
+use crate::{setup, step, templates, tidy, tree, v2, wasm};
 
 /// Longest that building may take on two slow cores, and longest for one step of tests.
 const BUILD_MAX: Duration = Duration::from_secs(25 * 60);
@@ -49,6 +49,8 @@ pub(crate) fn run() -> Result<Tally> {
             Ok(built) => tally.add(built),
             Err(error) => tally.fail(&format!("wasm: {error:#}")),
         }
+        println!("\n==> templates: cargo xtask templates");
+        tally.add(templates::where_possible()?);
         tests(&mut tally)?;
     }
     println!("\nci: {:.0} s in all", started.elapsed().as_secs_f64());

@@ -21,6 +21,9 @@ const BUILD_MAX: Duration = Duration::from_secs(40 * 60);
 /// A text that every program has which compiles: its panics name the sources they are in.
 const COMPILER_MARK: &[u8] = b"cranelift-codegen-";
 
+/// Dear to optimise, and built into the host too.
+const OF_THE_COMPILER: [&str; 4] = ["gimli", "object", "wasmparser", "wasmtime-environ"];
+
 /// What a program of ours is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Speed {
@@ -92,8 +95,11 @@ fn build(name: &str, speed: Speed, own: Option<&Path>) -> Result<()> {
     } else if own.is_some() {
         command
             .args(["--config", "profile.dev.debug=false"])
-            // Fast for the tests that compile in their own process, and only used to build this.
-            .args(["--config", "profile.dev.package.wasmparser.opt-level=0"]);
+            // Fast for whoever compiles modules; this program compiles none.
+            .args(OF_THE_COMPILER.iter().flat_map(|name| {
+                let level = format!("profile.dev.package.{name}.opt-level=0");
+                ["--config".to_owned(), level]
+            }));
     }
     step::tee(&format!("wasm {name}"), &mut command, BUILD_MAX).map(drop)
 }

@@ -135,16 +135,6 @@ pub trait Backend: Send + Sync {
         workspace: Option<OwnedFd>,
     ) -> Doing<'_, Result<Box<dyn Computer>, BackendError>>;
 
-    /// Gets ready what a launch would wait for and is nobody's, such as code that must be compiled first. It may
-    /// be dropped at any moment, and a launch without it only takes longer.
-    ///
-    /// # Errors
-    /// As [`Backend::launch`], of which nothing was begun.
-    fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
-        let _ = launch;
-        Box::pin(std::future::ready(Ok(())))
-    }
-
     /// Whether a run of this module begins without waiting for its code. A backend that compiles nothing has
     /// it always.
     fn at_hand(&self, _: &ModuleSpec) -> bool {
@@ -156,8 +146,8 @@ pub trait Backend: Send + Sync {
         Box::pin(std::future::ready(Readiness::Ready))
     }
 
-    /// Has the code of a module at hand, and says where it came from. It goes on where nobody waits for it any
-    /// more. `tenant` is who asked: tenants take turns.
+    /// Has the code of a module at hand, and says where it came from: what a launch would wait for else. It may be
+    /// dropped at any moment, and goes on where nobody waits for it any more. `tenant` is who asked: tenants take turns.
     ///
     /// # Errors
     /// A module that cannot be run is [`BackendError::Unrunnable`], with the end that a run of it has: the bounds

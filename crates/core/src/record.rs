@@ -66,7 +66,10 @@ pub struct Artifact {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModuleReport {
-    /// Why the module could not be started, or what failed under it.
+    /// Why its compiler made no code of it; nothing of it ran then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncompiled: Option<String>,
+    /// Why its host could not start it, or what failed under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Its functions at a trap, innermost first.

@@ -15,6 +15,8 @@
 mod frames;
 mod module;
 mod mutate;
+#[path = "../../wasm/tests/it/numbers.rs"]
+mod numbers;
 mod papers;
 
 pub use mutate::{Found, drive};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::time::ClockId;
 
 use crate::Target;
+use crate::numbers::Numbers;
 
 /// Longest that a reader may compute over one input.
 const SLOW: Duration = Duration::from_secs(10);
@@ -23,23 +24,6 @@ pub struct Found {
     pub input: Vec<u8>,
     /// What it did: the words of a panic, or how long it took.
     pub what: String,
-}
-
-/// A small generator of the same numbers each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A number below `most`; 0 where that is 0.
-    fn below(&mut self, most: usize) -> usize {
-        (self.next() % most.max(1) as u64) as usize
-    }
 }
 
 /// Values at the edges of what readers count with.

@@ -386,6 +386,10 @@ pub(crate) struct BenchFlags {
     /// Only these parts of process: latency, service, concurrency, sustain, memory, python, sweep
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
+    /// Of wasm: a program that has the engine's library alone, to be measured beside ours; `cargo build --release
+    /// -p leasehold-wasm --example library` makes it
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) library: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -88,7 +88,32 @@ pub enum BuildError {
     },
 }
 
+/// What pip and npm print when they do not reach their registry.
+const UNREACHED: [&str; 9] = [
+    "NewConnectionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "ProxyError",
+    "ENOTFOUND",
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "ENETUNREACH",
+    "ETIMEDOUT",
+];
+
 impl BuildError {
+    /// Whether the machine lacks what building needs, a program or the way to a registry, and nothing is wrong with
+    /// what was to be built.
+    #[must_use]
+    pub fn is_of_machine(&self) -> bool {
+        match self {
+            Self::Failed { what, log, .. } => {
+                matches!(*what, "pip" | "npm") && UNREACHED.iter().any(|sign| log.contains(sign))
+            }
+            error => error.mend().is_some(),
+        }
+    }
+
     /// The command that mends it on Debian and Ubuntu, where one does.
     #[must_use]
     pub fn mend(&self) -> Option<String> {
@@ -133,6 +158,25 @@ pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>, BuildError> {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+
+    #[test]
+    fn a_registry_that_is_not_reached_is_told_from_a_package_that_is_wrong() {
+        let failed = |what, log: &str| BuildError::Failed {
+            what,
+            status: "exit status: 1".to_owned(),
+            log: log.to_owned(),
+        };
+        let pip = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)'\n\
+                   ERROR: No matching distribution found for componentize-py";
+        assert!(failed("pip", pip).is_of_machine());
+        assert!(failed("npm", "npm error code ECONNREFUSED").is_of_machine());
+        let hash = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.";
+        assert!(!failed("pip", hash).is_of_machine());
+        assert!(!failed("npm", "npm error code EINTEGRITY").is_of_machine());
+        assert!(!failed("componentize-py", pip).is_of_machine());
+        assert!(BuildError::NoPip.is_of_machine());
+        assert!(!BuildError::Leak("/home/me".to_owned()).is_of_machine());
+    }
 
     #[test]
     fn a_file_that_is_too_large_is_refused() {

@@ -122,12 +122,13 @@ impl RunView {
     }
 }
 
-/// What went wrong, with what the host of a module says of it.
+/// What went wrong, with what the compiler or the host of a module says of it.
 fn of_outcome(outcome: &Outcome, is_tool: bool) -> Option<ErrorObject> {
     let (_, mut object) = of_end(&outcome.end, is_tool)?;
     let module = outcome.module.as_ref();
-    if let Some(detail) = module.and_then(|module| module.detail.as_ref()) {
-        object.message = format!("{}: {detail}", object.message);
+    let said = module.and_then(|module| module.uncompiled.as_ref().or(module.detail.as_ref()));
+    if let Some(said) = said {
+        object.message = format!("{}: {said}", object.message);
     }
     Some(object)
 }

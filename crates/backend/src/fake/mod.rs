@@ -66,7 +66,7 @@ pub struct Faults {
     pub lost_after: u32,
     /// What the next launches were to run cannot be run: this is their end, and why.
     pub unrunnable: VecDeque<(EndReason, String)>,
-    /// What a launch needs is got ready for ever.
+    /// A module whose code was said to be at hand is compiled for ever once somebody needs it.
     pub never_ready: bool,
     /// How long a module takes to be compiled. Where that is no time at all, nothing is.
     pub compile_takes: Duration,
@@ -315,13 +315,6 @@ impl Backend for FakeBackend {
         })
     }
 
-    fn get_ready<'a>(&'a self, _: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
-        match self.faults(|faults| faults.never_ready) {
-            true => Box::pin(std::future::pending()),
-            false => Box::pin(std::future::ready(Ok(()))),
-        }
-    }
-
     fn at_hand(&self, module: &ModuleSpec) -> bool {
         locked(&self.world).readiness(&module.digest) == Readiness::Ready
     }
@@ -338,6 +331,9 @@ impl Backend for FakeBackend {
         _: Option<Name>,
     ) -> Doing<'_, Result<Origin, BackendError>> {
         Box::pin(async move {
+            if self.faults(|faults| faults.never_ready) {
+                return std::future::pending().await;
+            }
             if self.at_hand(&spec) {
                 return Ok(Origin::Memory);
             }

@@ -132,7 +132,7 @@ pub enum CompileError {
         said: String,
     },
     /// It is no module that can be run.
-    #[error("the module cannot be run: {0}")]
+    #[error("the compiler refused the module: {0}")]
     Invalid(String),
     /// Its bytes are not those that were named.
     #[error("the module's bytes do not have the digest {0}")]

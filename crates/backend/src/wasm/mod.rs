@@ -485,16 +485,6 @@ impl Backend for WasmBackend {
         })
     }
 
-    fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
-        Box::pin(async move {
-            let asked = launch.asked()?;
-            let tenant = launch.tenant.as_ref();
-            let code = self.inner.code(asked.module, asked.flavour(), tenant);
-            code.await?;
-            Ok(())
-        })
-    }
-
     fn at_hand(&self, module: &ModuleSpec) -> bool {
         let flavour = limits::flavour(module);
         self.inner.codes.hot(&module.digest, flavour).is_some()

@@ -160,6 +160,12 @@ impl<'a> Story<'a> {
         let end = &self.outcome().end;
         out.push(format!("   it ended: {}", plain(&end.phrase())));
         let report = self.outcome().module.as_ref();
+        if let Some(why) = report.and_then(|report| report.uncompiled.as_ref()) {
+            out.push(format!(
+                "   its compiler made no code of it: {}",
+                plain(why)
+            ));
+        }
         if let Some(report) = report.filter(|report| !report.backtrace.is_empty()) {
             out.push(format!(
                 "   in its functions, innermost first: {}",

@@ -11,7 +11,7 @@ use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
 use leasehold_control::engine::parts::Parts;
-use leasehold_core::end::{EndReason, ExitStatus, LeaseExpiry, LimitHit};
+use leasehold_core::end::{EndReason, ExitStatus, LimitHit};
 use leasehold_core::event::RunFact;
 use leasehold_core::id::{RunId, SandboxId};
 use leasehold_core::isolation::Isolation;
@@ -135,27 +135,6 @@ async fn a_wish_for_the_end_goes_where_the_run_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_waits_for_its_code_is_ended_by_its_caller_and_by_its_deadline() {
-    let two = Two::new().await;
-    let engine = two.engine().await;
-    let control = Control::new(Arc::clone(&engine));
-    two.other.faults(|faults| faults.never_ready = true);
-    let plan = Draft::script("acme", Script::Sleep).at("other").plan();
-    let run = engine.submit(plan, None, None).await.unwrap().0.run;
-    let mut draft = Draft::script("acme", Script::Sleep).at("other");
-    draft.contract.allocation.hard_deadline_ms = 300;
-    let late = engine.submit(draft.plan(), None, None).await.unwrap().0.run;
-    let row = sealed(&control, "acme", &late).await;
-    let cause = LeaseExpiry::Deadline;
-    assert_eq!(end(&row), EndReason::LeaseExpired { cause });
-    control.cancel(&who("acme"), &run).await.unwrap();
-    let row = sealed(&control, "acme", &run).await;
-    assert!(matches!(end(&row), EndReason::Cancelled { .. }), "{row:?}");
-    assert_eq!(two.other.begun(), []);
-    two.assert_nothing_left().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn p85_each_run_is_taken_up_where_it_was_begun() {
     let two = Two::new().await;
     let first = two.engine().await;
@@ -273,7 +252,7 @@ async fn what_cannot_be_run_ends_as_its_backend_says_and_is_not_tried_again() {
         let row = sealed(&control, "acme", &run).await;
         assert_eq!((end(&row), row.state), (want.clone(), RunState::Sealed));
         let outcome = row.outcome.unwrap();
-        let detail = outcome.module.and_then(|module| module.detail);
+        let detail = outcome.module.and_then(|module| module.uncompiled);
         assert_eq!(detail.as_deref(), Some(why));
         assert_eq!(outcome.limits_hit.contains(&hit), why == "too long");
         assert_eq!(outcome.exit.is_some(), why == "no module");

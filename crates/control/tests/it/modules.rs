@@ -12,7 +12,7 @@ use leasehold_control::engine::modules::Templates;
 use leasehold_control::engine::parts::Doing;
 use leasehold_control::request::RunRequest;
 use leasehold_core::digest::Digest;
-use leasehold_core::end::{CancelledBy, EndReason, LimitHit};
+use leasehold_core::end::{CancelledBy, EndReason, LeaseExpiry, LimitHit};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::event::{RunFact, TenantFact};
 use leasehold_core::isolation::Isolation;
@@ -404,11 +404,49 @@ async fn a_run_that_waits_for_the_compiler_can_be_ended_and_a_bomb_is_its_end() 
         .outcome
         .as_ref()
         .and_then(|outcome| outcome.module.clone());
-    assert_eq!(report.and_then(|report| report.detail), Some(said));
+    assert_eq!(report.and_then(|report| report.uncompiled), Some(said));
     let facts = rig.world.facts(&row.run).await;
     let leased = |fact: &RunFact| matches!(fact, RunFact::Leased { .. });
     assert!(!facts.iter().any(leased), "{facts:?}");
     assert_eq!(rig.wasm.begun(), []);
+}
+
+/// The code was at hand when the lease was granted and is not when the run is launched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waits_for_its_code_is_ended_by_its_caller_and_by_its_deadline() {
+    let rig = Rig::new().await;
+    let me = who("default");
+    let module = rig.control.upload_module(&me, CORE.to_vec()).await.unwrap();
+    rig.wasm.faults(|faults| faults.never_ready = true);
+    let submit = async |more: &str| {
+        let request = format!(r#"{{"module":"{module}","command":["x"]{more}}}"#);
+        let request = RunRequest::parse(request.as_bytes()).unwrap();
+        let submitted = rig.control.submit(&me, request, None, None).await;
+        submitted.unwrap().row.run
+    };
+    let run = submit("").await;
+    let late = submit(
+        r#","limits":{"timeout":"100ms","grace":"100ms"},"lifetimes":{"hard_deadline":"1s"}"#,
+    )
+    .await;
+    let row = sealed(&rig.control, "default", &late).await;
+    let cause = LeaseExpiry::Deadline;
+    assert_eq!(end(&row), EndReason::LeaseExpired { cause });
+    // Neither waited before its lease.
+    for run in [&run, &late] {
+        let facts = rig.world.facts(run).await;
+        let leased = |fact: &RunFact| matches!(fact, RunFact::Leased { .. });
+        let compiling = |fact: &RunFact| matches!(fact, RunFact::Compiling { .. });
+        assert!(facts.iter().any(leased), "{facts:?}");
+        assert!(!facts.iter().any(compiling), "{facts:?}");
+    }
+    rig.control.cancel(&me, &run).await.unwrap();
+    let row = sealed(&rig.control, "default", &run).await;
+    let by = CancelledBy::Caller;
+    assert_eq!(end(&row), EndReason::Cancelled { by });
+    assert_eq!(rig.wasm.begun(), []);
+    assert_eq!(rig.wasm.present(), []);
+    rig.world.assert_nothing_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

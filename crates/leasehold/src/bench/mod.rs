@@ -11,6 +11,7 @@ mod daemon;
 mod floor;
 mod ground;
 mod latency;
+mod library;
 mod memory;
 mod modules;
 mod orphans;
@@ -79,6 +80,9 @@ pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
             )));
         }
     }
+    if flags.library.is_some() && flags.backend != "wasm" {
+        return Err(Fault::usage("`--library` is of the backend wasm"));
+    }
     if !(1..=100_000).contains(&flags.runs) || !(1..=3_600).contains(&flags.sustain) {
         return Err(Fault::usage(
             "`--runs` must be 1 to 100000 and `--sustain` 1 to 3600 seconds",
@@ -103,7 +107,10 @@ pub(crate) fn main(flags: &BenchFlags) -> Result<u8, Fault> {
             "concurrency" => crowd::bursts(flags.runs, &ground, &interrupt, &mut report)?,
             "sustain" => crowd::sustained(flags.sustain, &ground, &interrupt, &mut report)?,
             "memory" => memory::measure(&ground, &interrupt, &mut report)?,
-            "modules" => modules::measure(flags.runs, &ground, &interrupt, &mut report)?,
+            "modules" => {
+                let library = flags.library.as_deref();
+                modules::measure(flags.runs, library, &ground, &interrupt, &mut report)?;
+            }
             "python" => python::measure(flags.runs, &ground, &interrupt, &mut report)?,
             _ => orphans::measure(&ground, &interrupt, &mut report)?,
         }

@@ -1,9 +1,8 @@
 //! WebAssembly: from wanting a module to run until its end is known, through the backend as a daemon has it,
-//! in a sandbox of its own, and from the command line; interpreters beside the native ones of this host.
-//!
-//! The engine used directly, as a library, is measured by `cargo bench -p leasehold-wasm`: it is linked into no
-//! program of ours but the host.
+//! in a sandbox of its own, and from the command line; interpreters beside the native ones of this host, and the
+//! engine's library beside it all, in a program of its own ([`super::library`]).
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use super::Interrupt;
 use super::arena::Arena;
 use super::bars::{Bar, Measured, Must};
 use super::ground::Ground;
+use super::library::Library;
 use super::peer;
 use super::report::Report;
 use super::sample::Samples;
@@ -90,11 +90,14 @@ struct Guest {
 /// When something of ours fails.
 pub(crate) fn measure(
     runs: u32,
+    library: Option<&Path>,
     ground: &Ground,
     interrupt: &Interrupt,
     report: &mut Report,
 ) -> Result<(), Fault> {
     let arena = Arena::new(ground, "wasm")?;
+    // It makes the directories, which the backend takes for made.
+    drop(arena.client()?);
     let backend = match supply::backend(arena.paths()) {
         Ok(backend) => backend,
         Err(fault) => {
@@ -107,7 +110,11 @@ pub(crate) fn measure(
         .enable_all()
         .build()
         .map_err(|error| Fault::host("cannot start the backend").because(&error))?;
-    let mut rows = rows(&arena)?;
+    let module = arena.directory().join("hello.wasm");
+    std::fs::write(&module, HELLO)
+        .map_err(|error| Fault::host("cannot make the module").because(&error))?;
+    let mut rows = rows(&arena, &module)?;
+    let mut peer = Beside::new(library, &module);
     for row in &mut rows {
         // Compiled before anything is measured.
         if let Way::Backend { guest, .. } = &row.way {
@@ -126,10 +133,11 @@ pub(crate) fn measure(
                 _ => {}
             }
         }
+        peer.once(round > 0);
     }
     rates(&runtime, &backend, interrupt, report)?;
     let p95 = summary(&rows[0]).map(|summary| summary.p95_ms);
-    for row in &rows {
+    for row in rows.iter().chain(&peer.rows) {
         report.row(row.what.clone(), summary(row));
     }
     for pair in &PAIRS {
@@ -141,7 +149,63 @@ pub(crate) fn measure(
         Must::AtMost(0.5),
         " ms",
     ));
+    report.bar(Bar::judge(
+        peer.rows[2].what.clone() + ", p95",
+        summary(&peer.rows[2]).map(|summary| summary.p95_ms),
+        Must::AtMost(0.05),
+        " ms",
+    ));
     Ok(())
+}
+
+/// The engine's library, sampled in the same rounds.
+struct Beside {
+    library: Option<Library>,
+    rows: [Row; 3],
+}
+
+impl Beside {
+    fn new(program: Option<&Path>, module: &Path) -> Self {
+        let program = program.ok_or_else(|| "--library names its program".to_owned());
+        let library = program.and_then(|program| Library::start(program, module));
+        let mut rows = [
+            "the same by the engine's library, in its own process",
+            "… of that its instance",
+            "an instance, in the engine as the host has it",
+        ]
+        .map(|what| row(what, Way::Native(Vec::new())));
+        if let Err(reason) = &library {
+            for row in &mut rows {
+                row.samples = Err(reason.clone());
+            }
+        }
+        Self {
+            library: library.ok(),
+            rows,
+        }
+    }
+
+    fn once(&mut self, counts: bool) {
+        let Some(library) = &mut self.library else {
+            return;
+        };
+        let told = library.once();
+        let gone = told.is_err();
+        let times = match told {
+            Ok(told) => [Ok(told.run), Ok(told.instance), Ok(told.ours)],
+            Err(reason) => [(); 3].map(|()| Err(reason.clone())),
+        };
+        for (row, time) in self.rows.iter_mut().zip(times) {
+            match (&mut row.samples, time) {
+                (Ok(samples), Ok(time)) if counts => samples.add(time),
+                (_, Err(reason)) => row.samples = Err(reason),
+                _ => {}
+            }
+        }
+        if gone {
+            self.library = None;
+        }
+    }
 }
 
 /// How many times ours the native interpreter takes, each to start, print one line and end.
@@ -193,11 +257,8 @@ fn row(what: impl Into<String>, way: Way) -> Row {
     }
 }
 
-fn rows(arena: &Arena) -> Result<Vec<Row>, Fault> {
-    let cannot = |error: std::io::Error| Fault::host("cannot make the module").because(&error);
+fn rows(arena: &Arena, module: &Path) -> Result<Vec<Row>, Fault> {
     let hello = hello()?;
-    let path = arena.directory().join("hello.wasm");
-    std::fs::write(&path, HELLO).map_err(cannot)?;
     let words = |head: &[&str], tail: &[&str]| -> Vec<String> {
         let words = head.iter().chain(tail).map(|word| (*word).to_owned());
         words.collect()
@@ -206,7 +267,7 @@ fn rows(arena: &Arena) -> Result<Vec<Row>, Fault> {
         guest: guest.clone(),
         shared,
     };
-    let path = path.to_string_lossy().into_owned();
+    let path = module.to_string_lossy().into_owned();
     let mut rows = vec![
         row("a small module, shared host", backend(&hello, true)),
         row("a small module, sandbox of its own", backend(&hello, false)),

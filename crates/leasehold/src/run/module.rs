@@ -65,6 +65,10 @@ pub(crate) fn trace(report: &ModuleReport) -> Option<String> {
 /// What else the caller should know of it.
 pub(crate) fn notes(report: &ModuleReport) -> Vec<String> {
     let mut notes = Vec::new();
+    notes.extend(report.uncompiled.as_ref().map(|why| {
+        let why = clean(why);
+        format!("the compiler made no code of the module, so nothing of it ran: {why}")
+    }));
     notes.extend(
         report
             .detail
@@ -148,5 +152,15 @@ mod tests {
         assert_eq!(told.len(), 3);
         assert!(told[0].ends_with("says: why") && told[2].contains("GET a.example"));
         assert!(notes(&ModuleReport::default()).is_empty());
+    }
+
+    #[test]
+    fn it_is_the_compiler_that_made_no_code() {
+        let report = ModuleReport {
+            uncompiled: Some("compile_limit: too\x1blong".to_owned()),
+            ..ModuleReport::default()
+        };
+        let told = "the compiler made no code of the module, so nothing of it ran: compile_limit: too\\x1blong";
+        assert_eq!(notes(&report), [told]);
     }
 }

@@ -102,10 +102,6 @@ impl Backend for LateWasm {
         Box::pin(async { self.real()?.provision(spec, workspace).await })
     }
 
-    fn get_ready<'a>(&'a self, launch: &'a Launch) -> Doing<'a, Result<(), BackendError>> {
-        Box::pin(async move { self.real()?.get_ready(launch).await })
-    }
-
     fn at_hand(&self, module: &ModuleSpec) -> bool {
         self.made.get().is_some_and(|made| made.at_hand(module))
     }

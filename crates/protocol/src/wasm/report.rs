@@ -84,6 +84,8 @@ impl Report {
     #[must_use]
     pub fn kept(&self) -> ModuleReport {
         ModuleReport {
+            // It was: a host gets code.
+            uncompiled: None,
             detail: self.detail.as_deref().map(|said| printable(said, TEXT_MAX)),
             backtrace: names(&self.backtrace),
             memory_peak_bytes: self.memory_peak_bytes,

@@ -30,15 +30,15 @@ impl Drop for Scratch {
     }
 }
 
-/// The tool chains that `cargo xtask templates` has fetched.
-fn tools() -> Option<PathBuf> {
+/// The tool chains that `cargo xtask templates` has fetched; `None`, and a loud word, where there are none.
+fn tools(test: &str) -> Option<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
         PathBuf::from,
     );
     let tools = target.join("templates/tools");
     if !tools.is_dir() {
-        println!("SKIP: no tool chains; run `cargo xtask templates` first");
+        leasehold_e2e::skip(test, "no tool chains; `cargo xtask templates` fetches them");
         return None;
     }
     Some(tools)
@@ -55,7 +55,9 @@ fn recipe(packages: &Scratch, lazy: &[&str]) -> Recipe {
 
 #[test]
 fn packages_are_baked_in_and_nothing_of_this_machine_is() {
-    let Some(tools) = tools() else { return };
+    let Some(tools) = tools("packages_are_baked_in_and_nothing_of_this_machine_is") else {
+        return;
+    };
     let packages = Scratch::new("packages");
     packages.write("greet/__init__.py", "WORDS = 'baked into the template'\n");
     packages.write("greet/inner.py", "from . import WORDS\n");
@@ -110,7 +112,11 @@ fn packages_are_baked_in_and_nothing_of_this_machine_is() {
 
 #[test]
 fn a_package_that_cannot_be_imported_ends_the_build_and_what_was_there_stays() {
-    let Some(tools) = tools() else { return };
+    let Some(tools) =
+        tools("a_package_that_cannot_be_imported_ends_the_build_and_what_was_there_stays")
+    else {
+        return;
+    };
     // What acts, and a package that as a whole misses another.
     for (at, text, told) in [
         (
@@ -160,7 +166,9 @@ with zipfile.ZipFile(f'{folder}/{name}-1.2-{tag}.whl', 'w') as wheel:
 
 #[test]
 fn a_list_of_requirements_is_what_pip_makes_of_it() {
-    let Some(tools) = tools() else { return };
+    let Some(tools) = tools("a_list_of_requirements_is_what_pip_makes_of_it") else {
+        return;
+    };
     let wheels = Scratch::new("wheels");
     wheel(
         &wheels,

@@ -3,10 +3,6 @@
 //! They need what `cargo xtask templates` fetches, and fetch nothing themselves: where that was never run they
 //! say so and do nothing.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "all of it is test code; skips are told aloud"
-)]
+#![allow(clippy::unwrap_used, reason = "all of it is test code")]
 
 mod build;

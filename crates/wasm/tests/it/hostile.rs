@@ -5,19 +5,8 @@ use leasehold_protocol::wasm::{Flavour, Kind};
 use leasehold_wasm::compile::Compiler;
 
 use crate::guests;
+use crate::numbers::Numbers;
 use crate::rig::{Rig, limits, sealed};
-
-/// A small generator of the same numbers each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 #[test]
 fn cut_and_changed_modules_are_refused_or_run_within_their_limits() {
@@ -32,8 +21,8 @@ fn cut_and_changed_modules_are_refused_or_run_within_their_limits() {
     let mut ran = 0;
     for _ in 0..400 {
         let mut bytes = good.clone();
-        for _ in 0..1 + numbers.next() % 4 {
-            let at = numbers.next() as usize % bytes.len();
+        for _ in 0..1 + numbers.below(4) {
+            let at = numbers.below(bytes.len());
             bytes[at] = numbers.next() as u8;
         }
         let Ok((kind, code)) = compiler.compile(&bytes) else {

@@ -21,6 +21,7 @@ mod host;
 mod hostile;
 mod limits;
 mod network;
+mod numbers;
 mod one;
 mod process;
 mod rig;

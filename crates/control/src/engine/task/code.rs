@@ -1,7 +1,8 @@
-//! The code of a run's WebAssembly module, before anything is allocated for it.
+//! The code of a run's WebAssembly module.
 //!
-//! Compiling has bounds of its own, the compiler's, and an end of its own, `compile_limit`: no lease is granted and
-//! no deadline of the run passes meanwhile. A daemon that goes away in the middle leaves a run that waits.
+//! It is waited for before anything is allocated: compiling has bounds of its own, the compiler's, and an end of its
+//! own, `compile_limit`, so no lease is granted and no deadline of the run passes meanwhile. A daemon that goes away in
+//! the middle leaves a run that waits. The launch asks once more, within the lease: mostly the code is there still.
 
 use std::time::Duration;
 
@@ -24,10 +25,14 @@ const CODE_MAX: Duration = Duration::from_secs(900);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// What came of waiting.
-enum Got {
+pub(super) enum Got {
+    /// It is at hand, or the run needs none.
     Code(Origin),
+    /// There is none, and why.
     Error(BackendError),
+    /// The end of the run was asked for meanwhile.
     Unwanted,
+    /// It took longer than it was waited for.
     Late,
 }
 
@@ -80,7 +85,7 @@ impl Task {
                 BackendError::Unrunnable { end, detail } => {
                     return Ok(Some(Unbegun {
                         end: *end,
-                        detail: Some(detail),
+                        uncompiled: Some(detail),
                     }));
                 }
                 BackendError::Refused(error) => {
@@ -102,8 +107,8 @@ impl Task {
         self.pen.write(Write::Append, vec![fact]).await
     }
 
-    /// Waits for code, unless its end is asked for.
-    async fn code(&self, until: Instant) -> Got {
+    /// Waits for code until then, unless the end of the run is asked for.
+    pub(super) async fn code(&self, until: Instant) -> Got {
         let parts = &self.engine.parts;
         let (Some(module), Some((spec, _)), Ok(backend)) =
             (parts.module(&self.plan), self.plan.module(), self.backend())

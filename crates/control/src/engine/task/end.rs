@@ -238,7 +238,7 @@ impl Task {
         unbegun: impl Into<Unbegun>,
         never: bool,
     ) -> Result<(), Stop> {
-        let Unbegun { end, detail } = unbegun.into();
+        let Unbegun { end, uncompiled } = unbegun.into();
         let leased = self.lease.is_some();
         let (exit, limits_hit) = match &end {
             EndReason::ToolError { exit } => (Some(exit.clone()), Vec::new()),
@@ -254,8 +254,8 @@ impl Task {
             stderr: None,
             output: None,
             artifacts: Vec::new(),
-            module: detail.map(|detail| ModuleReport {
-                detail: Some(detail),
+            module: uncompiled.map(|why| ModuleReport {
+                uncompiled: Some(why),
                 ..ModuleReport::default()
             }),
             ended_unix_ms: self.engine.parts.clock.unix_ms(),

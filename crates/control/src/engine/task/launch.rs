@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_backend::error::BackendError;
 use leasehold_backend::execution::Execution;
-use leasehold_backend::seam::{Backend, Launch};
+use leasehold_backend::seam::Launch;
 use leasehold_core::end::{EndReason, LeaseExpiry};
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::RunId;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::super::live::Note;
 use super::super::metrics::count;
 use super::super::pen::Stop;
+use super::code::Got;
 use super::{Task, Unbegun, Went};
 
 /// So often a launch is tried that the backend refuses for want of room, or that never arrived.
@@ -88,7 +89,7 @@ impl Task {
                 BackendError::Unrunnable { end, detail } => {
                     return Ok(Went::Never(Unbegun {
                         end: *end,
-                        detail: Some(detail),
+                        uncompiled: Some(detail),
                     }));
                 }
                 BackendError::Lost { .. } => count(&self.engine.metrics.backend_errors),
@@ -127,8 +128,12 @@ impl Task {
             ..Launch::new(self.id(), self.plan.start.sandbox.clone(), exec)
         };
         let backend = self.backend()?;
-        if let Some(end) = self.got_ready(backend.as_ref(), &launch).await? {
-            return Ok(Sent::Not(end));
+        // What was at hand when the lease was granted may be there no more, as after a restart.
+        match self.code(self.deadline).await {
+            Got::Code(_) => {}
+            Got::Unwanted => return Ok(Sent::Not(self.cancelled())),
+            Got::Late => return Ok(Sent::Not(overdue())),
+            Got::Error(error) => return Err(error),
         }
         let Some(sandbox) = self.spec() else {
             return Ok(Sent::Not(overdue()));
@@ -138,26 +143,6 @@ impl Task {
         let launched = backend.launch(launch).await;
         self.engine.failpoints().after("launch");
         launched.map(|execution| Sent::Begun(Box::new(execution)))
-    }
-
-    /// Waits until nothing but the launch itself is left to wait for; gives the end of a run that is wanted no
-    /// longer, or whose time is over, before that.
-    async fn got_ready(
-        &self,
-        backend: &dyn Backend,
-        launch: &Launch,
-    ) -> Result<Option<EndReason>, BackendError> {
-        let mut wish = self.live.cancel.subscribe();
-        let wished = async {
-            // What is wished is looked at afterwards; whoever could wish is there as long as this is.
-            let _ = wish.wait_for(Option::is_some).await;
-        };
-        tokio::select! {
-            biased;
-            ready = backend.get_ready(launch) => ready.map(|()| None),
-            () = wished => Ok(Some(self.cancelled())),
-            () = tokio::time::sleep_until(self.deadline) => Ok(Some(overdue())),
-        }
     }
 
     /// The computer as asked, its wall limit cut so that the worker ends it in time although nobody here

@@ -153,13 +153,14 @@ impl Drop for Leaving {
 /// The end of a run that never began.
 struct Unbegun {
     end: EndReason,
-    /// What is wrong with what it was to run, where that is why.
-    detail: Option<String>,
+    /// Why there is no code of the module it was to run, where that is why.
+    uncompiled: Option<String>,
 }
 
 impl From<EndReason> for Unbegun {
     fn from(end: EndReason) -> Self {
-        Self { end, detail: None }
+        let uncompiled = None;
+        Self { end, uncompiled }
     }
 }
 

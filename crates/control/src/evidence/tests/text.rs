@@ -47,6 +47,7 @@ async fn a_module_is_told_with_digest_script_and_trap() {
     };
     made.bundle.contract["program"] = serde_json::to_value(module).unwrap();
     made.bundle.outcome.module = Some(ModuleReport {
+        uncompiled: Some("too long\n   clean".to_owned()),
         backtrace: vec!["inner".to_owned(), "_start".to_owned()],
         ..ModuleReport::default()
     });
@@ -58,6 +59,7 @@ async fn a_module_is_told_with_digest_script_and_trap() {
         format!("its script is {}", Digest::of(b"script")),
         "random numbers of the seed 9".to_owned(),
         "innermost first: \"inner\" \"_start\"".to_owned(),
+        "its compiler made no code of it: \"too long\\u{a}   clean\"".to_owned(),
     ] {
         assert!(told.contains(&part), "{part} is not in:\n{told}");
     }

@@ -5,8 +5,8 @@
 //! the host's own process costs is the difference.
 //!
 //! The host is the program that was built with this one, compiler and all; the one that is handed out has none.
-//! The peer is what a program would write that has the library alone: one engine with its own defaults for a
-//! pool, WASI, captured output, no limit of ours.
+
+mod library;
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -23,11 +23,8 @@ use leasehold_wasm::engine::Room;
 use leasehold_wasm::host::epoch::Epochs;
 use leasehold_wasm::program::{Loader, Program};
 use leasehold_wasm::run::{Task, run};
+use library::{Direct, Fallible, Instances};
 use tokio::sync::oneshot;
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, Linker, Module, Store};
-use wasmtime_wasi::WasiCtxBuilder;
-use wasmtime_wasi::p1::WasiP1Ctx;
-use wasmtime_wasi::p2::pipe::MemoryOutputPipe;
 
 const ROUNDS: usize = 5;
 const RUNS: usize = 2_000;
@@ -41,8 +38,6 @@ const GUEST: &str = r#"(module
     (i32.store (i32.const 4) (i32.const 14))
     (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
 const SAYS: &[u8] = b"{\"answer\":42}\n";
-
-type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// The host process and our end of its socket.
 struct Host {
@@ -164,59 +159,30 @@ impl Ours {
     }
 }
 
-/// The library, used directly.
-struct Direct {
-    engine: Engine,
-    linker: Linker<WasiP1Ctx>,
-    module: Module,
-}
-
-impl Direct {
-    fn new(wasm: &[u8]) -> Fallible<Self> {
-        let mut config = Config::new();
-        config.allocation_strategy(InstanceAllocationStrategy::pooling());
-        let engine = Engine::new(&config)?;
-        let mut linker = Linker::new(&engine);
-        wasmtime_wasi::p1::add_to_linker_sync(&mut linker, |state| state)?;
-        Ok(Self {
-            module: Module::from_binary(&engine, wasm)?,
-            engine,
-            linker,
-        })
-    }
-
-    fn run(&self) -> Fallible<Vec<u8>> {
-        let stdout = MemoryOutputPipe::new(1 << 20);
-        let state = WasiCtxBuilder::new().stdout(stdout.clone()).build_p1();
-        let mut store = Store::new(&self.engine, state);
-        let instance = self.linker.instantiate(&mut store, &self.module)?;
-        instance
-            .get_typed_func::<(), ()>(&mut store, "_start")?
-            .call(&mut store, ())?;
-        drop(store);
-        Ok(stdout.contents().to_vec())
-    }
-}
-
 /// Times of one round, sorted.
-fn round(mut run: impl FnMut(u32) -> Fallible<Vec<u8>>) -> Fallible<Vec<Duration>> {
-    let mut times = Vec::with_capacity(RUNS);
-    for id in 0..RUNS as u32 {
-        let begun = Instant::now();
-        let said = run(id)?;
-        times.push(begun.elapsed());
-        if said != SAYS {
-            return Err("the guest did not say what it should".into());
-        }
-    }
+fn round(mut once: impl FnMut(u32) -> Fallible<Duration>) -> Fallible<Vec<Duration>> {
+    let times = (0..RUNS as u32).map(&mut once);
+    let mut times = times.collect::<Fallible<Vec<_>>>()?;
     times.sort_unstable();
     Ok(times)
+}
+
+/// How long a run takes that says what it should.
+fn whole(run: impl FnOnce() -> Fallible<Vec<u8>>) -> Fallible<Duration> {
+    let begun = Instant::now();
+    let said = run()?;
+    let took = begun.elapsed();
+    match said == SAYS {
+        true => Ok(took),
+        false => Err("the guest did not say what it should".into()),
+    }
 }
 
 fn main() -> Fallible<()> {
     let wasm = wat::parse_str(GUEST)?;
     let direct = Direct::new(&wasm)?;
     let ours = Ours::new(&wasm)?;
+    let instances = Instances::new(&wasm)?;
     let mut host = Host::spawn(&wasm)?;
     let mut out = io::stdout().lock();
     writeln!(
@@ -225,19 +191,24 @@ fn main() -> Fallible<()> {
     )?;
     for number in 0..=ROUNDS {
         let rounds = [
-            ("wasmtime, in process", round(|_| direct.run())?),
-            ("ours, in process", round(|_| ours.run())?),
-            ("leasehold-wasm-host", round(|id| host.run(id))?),
+            ("wasmtime, an instance", round(|_| Ok(direct.run()?.0))?),
+            ("ours, an instance", round(|_| instances.make())?),
+            (
+                "wasmtime, in process",
+                round(|_| whole(|| Ok(direct.run()?.1)))?,
+            ),
+            ("ours, in process", round(|_| whole(|| ours.run()))?),
+            ("leasehold-wasm-host", round(|id| whole(|| host.run(id)))?),
         ];
         for (name, times) in rounds {
             // The first round warms both up.
             if number > 0 {
-                let at = |share: usize| times[RUNS * share / 100].as_micros();
+                let at = |share: usize| times[RUNS * share / 100].as_secs_f64() * 1e6;
                 let total: Duration = times.iter().sum();
                 let rate = RUNS as f64 / total.as_secs_f64();
                 writeln!(
                     out,
-                    "{name:<22} {:>6} / {:>6} / {:>6}   {rate:>8.0}/s",
+                    "{name:<22} {:>7.1} / {:>7.1} / {:>7.1}   {rate:>8.0}/s",
                     at(50),
                     at(95),
                     at(99)
