@@ -1,9 +1,9 @@
 //! Every environment variable that Leasehold reads. Nothing else may read one.
 //!
 //! `leasehold --help` prints this table, and tidy compares it with the documentation.
-//! Builds with debug assertions also read `LEASEHOLD_HOLD`, `LEASEHOLD_FAULT`, `LEASEHOLD_DIE` and
-//! `LEASEHOLD_POINT`, for tests: they hold a run at a stage, make a step of removal fail, end the daemon at a
-//! write, or the supervisor at a resource of the host.
+//! Builds with debug assertions also read `LEASEHOLD_HOLD`, `LEASEHOLD_FAULT`, `LEASEHOLD_DIE`,
+//! `LEASEHOLD_POINT` and `LEASEHOLD_NEWER`, for tests: they hold a run at a stage, make a step of removal fail,
+//! end the daemon at a write, or the supervisor at a resource of the host, and make a program of the next version.
 
 use std::ffi::{OsStr, OsString};
 

@@ -65,6 +65,18 @@ pub fn recv_with_fds(
     bytes: &mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
+    match receive(socket, bytes, fds)? {
+        (_, true) => Err(io::Error::from(io::ErrorKind::InvalidData)),
+        (got, false) => Ok(got),
+    }
+}
+
+/// The same, and whether descriptors that came were cut by the kernel, for want of numbers for them.
+fn receive(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<(usize, bool)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut slices = [IoSliceMut::new(bytes)];
@@ -76,10 +88,8 @@ pub fn recv_with_fds(
             fds.extend(received);
         }
     }
-    if got.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
-        return Err(io::Error::from(io::ErrorKind::InvalidData));
-    }
-    Ok(got.bytes)
+    let cut = got.flags.contains(rustix::net::ReturnFlags::CTRUNC);
+    Ok((got.bytes, cut))
 }
 
 /// A message as one frame.
@@ -107,6 +117,15 @@ fn with_length(mut bytes: Vec<u8>) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
+/// What one read of a socket came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// The other side is still there.
+    pub there: bool,
+    /// Descriptors came, and there were no numbers left for all of them.
+    pub cut: bool,
+}
+
 /// Puts frames together from whatever pieces the socket gives. Holds at most one frame and one read.
 #[derive(Debug, Default)]
 pub struct FrameReader {
@@ -126,15 +145,42 @@ impl FrameReader {
     /// # Errors
     /// When the socket fails (`WouldBlock` included) or too many descriptors pile up.
     pub fn fill(&mut self, socket: impl AsFd) -> Result<bool, FrameError> {
-        let start = self.bytes.len();
+        match self.fill_or_cut(socket)? {
+            Filled { cut: true, .. } => {
+                Err(FrameError::Io(io::Error::from(io::ErrorKind::InvalidData)))
+            }
+            Filled { there, .. } => Ok(there),
+        }
+    }
+
+    /// The same for a reader that goes on without descriptors this process has no number left for. The bytes
+    /// are whole; of what came with them nothing is kept. One read takes the descriptors of at most one
+    /// message of the sender's.
+    ///
+    /// # Errors
+    /// As [`FrameReader::fill`].
+    pub fn fill_or_cut(&mut self, socket: impl AsFd) -> Result<Filled, FrameError> {
+        let (start, held) = (self.bytes.len(), self.fds.len());
         self.bytes.resize(start + 16_384, 0);
-        let got = recv_with_fds(socket, &mut self.bytes[start..], &mut self.fds);
-        self.bytes
-            .truncate(start + got.as_ref().map_or(0, |count| *count));
+        let got = receive(socket, &mut self.bytes[start..], &mut self.fds);
+        let bytes = got.as_ref().map_or(0, |(bytes, _)| *bytes);
+        self.bytes.truncate(start + bytes);
+        let (bytes, cut) = got.map_err(FrameError::Io)?;
+        if cut {
+            self.fds.truncate(held);
+        }
         if self.fds.len() > FDS_MAX {
             return Err(FrameError::TooManyFds);
         }
-        Ok(got.map_err(FrameError::Io)? > 0)
+        Ok(Filled {
+            there: bytes > 0,
+            cut,
+        })
+    }
+
+    /// Takes the descriptors received so far, for a reader that knows by itself which frame they belong to.
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
     }
 
     /// Takes the next whole frame and the descriptors received so far, if one is there. A sender

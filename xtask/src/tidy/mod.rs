@@ -7,6 +7,7 @@
 mod code;
 mod dependencies;
 mod documents;
+mod points;
 mod sources;
 mod variables;
 
@@ -56,7 +57,7 @@ pub(crate) fn run() -> Result<Tally> {
     for warning in sources::long(&files) {
         println!("warning: {warning}");
     }
-    let checks: [(&str, Findings); 15] = [
+    let checks: [(&str, Findings); 16] = [
         ("module docs", sources::without_doc(&files)),
         ("file sizes", sources::too_long(&files)),
         ("unsafe", sources::unsafe_outside(&files)),
@@ -72,6 +73,7 @@ pub(crate) fn run() -> Result<Tally> {
         ("invariants", documents::invariants(&files)),
         ("named commands", documents::named_commands(&files)),
         ("variables", variables::registered(&files)),
+        ("points", points::walked(&files)),
     ];
     for (name, findings) in checks {
         if findings.is_empty() {

@@ -17,6 +17,7 @@ use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
+use leasehold_control::engine::descriptors::Descriptors;
 use leasehold_control::engine::modules::{NoTemplates, Scripts};
 use leasehold_control::engine::parts::{Doing, NoWorkspaces, Objects, Parts, Settings};
 use leasehold_control::entropy::{Entropy, SystemEntropy};
@@ -164,6 +165,7 @@ impl Rig {
             clock,
             entropy: Arc::new(SystemEntropy),
             worker: WorkerId::from_entropy(&SystemEntropy.draw().unwrap()),
+            descriptors: Descriptors::unbounded(),
             settings: Settings::default(),
             failpoints: Default::default(),
         })

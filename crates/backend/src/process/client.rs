@@ -22,6 +22,19 @@ use super::start::{self, Begun, Endpoint};
 /// How long a supervisor may take to answer the greeting: one that starts sweeps first.
 const GREETING_PATIENCE: Duration = Duration::from_secs(20);
 
+/// `LEASEHOLD_NEWER=protocol`, in builds with debug assertions alone: this program speaks the next version.
+#[cfg(debug_assertions)]
+const NEWER_VARIABLE: &str = "LEASEHOLD_NEWER";
+
+/// The version that this program speaks.
+fn spoken() -> u32 {
+    #[cfg(debug_assertions)]
+    if std::env::var_os(NEWER_VARIABLE).is_some_and(|word| word == "protocol") {
+        return VERSION + 1;
+    }
+    VERSION
+}
+
 /// What can go wrong between us and the supervisor.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -83,7 +96,10 @@ pub enum ClientError {
         waited: Duration,
     },
     /// It speaks another version.
-    #[error("the supervisor speaks protocol version {theirs}, this program {VERSION}")]
+    #[error(
+        "the supervisor speaks protocol version {theirs}, this program {}",
+        spoken()
+    )]
     Version {
         /// Its version.
         theirs: u32,
@@ -105,6 +121,11 @@ pub enum ClientError {
         /// How many were there.
         got: usize,
     },
+    /// A notice whose descriptors this process has no numbers left for. Everything else goes on.
+    #[error(
+        "this process has no descriptors left for what the supervisor passes: raise `ulimit -n`"
+    )]
+    NoDescriptors,
     /// It said no.
     #[error(transparent)]
     Refused(#[from] PublicError),
@@ -124,6 +145,7 @@ impl ClientError {
             | Self::Ended { .. }
             | Self::Gone => ErrorKind::Unavailable,
             Self::Version { .. } => ErrorKind::Unsupported,
+            Self::NoDescriptors => ErrorKind::NoCapacity,
             Self::Frame(_) | Self::Unexpected { .. } | Self::Descriptors { .. } => {
                 ErrorKind::Internal
             }
@@ -153,6 +175,7 @@ impl ClientError {
             | Self::Silent { .. }
             | Self::Frame(_)
             | Self::Unexpected { .. }
+            | Self::NoDescriptors
             | Self::Descriptors { .. } => None,
         }
     }
@@ -179,32 +202,56 @@ pub fn descriptors(event: &Event) -> usize {
     }
 }
 
+/// A notice and what came with it.
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub(super) notice: Notice,
+    /// Its descriptors; `None` where this process had no numbers left for them.
+    pub(super) fds: Option<Vec<OwnedFd>>,
+}
+
 /// Gives each notice its own descriptors. A read may hold an earlier notice without descriptors
-/// and a later one with them, so arrival alone does not tell whose they are; order and number do.
+/// and a later one with them, so arrival alone does not tell whose they are; order does: those of one read
+/// are of one notice, since the supervisor sends them with its first byte and the kernel joins no two.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     reader: FrameReader,
-    fds: VecDeque<OwnedFd>,
+    /// What came with descriptors and has not been taken, oldest first; `None` for what was cut.
+    packets: VecDeque<Option<Vec<OwnedFd>>>,
 }
 
 impl Inbox {
     /// Reads once from the socket. Says whether the supervisor is still there.
     pub(super) fn fill(&mut self, socket: impl AsFd) -> Result<bool, FrameError> {
-        self.reader.fill(socket)
+        let filled = self.reader.fill_or_cut(socket)?;
+        let came = self.reader.take_fds();
+        if filled.cut || !came.is_empty() {
+            self.packets.push_back((!filled.cut).then_some(came));
+        }
+        if self.packets.len() > FDS_MAX {
+            return Err(FrameError::TooManyFds);
+        }
+        Ok(filled.there)
     }
 
     /// Takes the next whole notice.
-    pub(super) fn take(&mut self) -> Result<Option<(Notice, Vec<OwnedFd>)>, ClientError> {
-        let Some((notice, fds)) = self.reader.take::<Notice>().map_err(ClientError::Frame)? else {
+    pub(super) fn take(&mut self) -> Result<Option<Letter>, ClientError> {
+        let Some((notice, _)) = self.reader.take::<Notice>().map_err(ClientError::Frame)? else {
             return Ok(None);
         };
-        self.fds.extend(fds);
         let want = descriptors(&notice.event);
-        let got = self.fds.len();
-        if got < want || got - want > FDS_MAX {
+        let packet = match want {
+            0 => Some(Vec::new()),
+            _ => self.packets.pop_front().unwrap_or_else(|| Some(Vec::new())),
+        };
+        let got = packet.as_ref().map_or(want, Vec::len);
+        if got != want {
             return Err(ClientError::Descriptors { want, got });
         }
-        Ok(Some((notice, self.fds.drain(..want).collect())))
+        Ok(Some(Letter {
+            notice,
+            fds: packet,
+        }))
     }
 }
 
@@ -272,10 +319,10 @@ impl Client {
             supervisor: 0,
             child,
         };
-        let request = Request::Hello { version: VERSION };
+        let request = Request::Hello { version: spoken() };
         let (event, _) = client.ask(request, &[], GREETING_PATIENCE)?;
         match event {
-            Event::Hello { version, .. } if version != VERSION => {
+            Event::Hello { version, .. } if version != spoken() => {
                 Err(ClientError::Version { theirs: version })
             }
             Event::Hello { pid, .. } => {
@@ -322,8 +369,8 @@ impl Client {
         deadline: Option<Instant>,
     ) -> Result<Option<(Notice, Vec<OwnedFd>)>, ClientError> {
         loop {
-            if let Some(found) = self.inbox.take()? {
-                return Ok(Some(found));
+            if let Some(Letter { notice, fds }) = self.inbox.take()? {
+                return Ok(Some((notice, fds.ok_or(ClientError::NoDescriptors)?)));
             }
             if !readable(self.socket.as_fd(), deadline).map_err(lost)? {
                 return Ok(None);

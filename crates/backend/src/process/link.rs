@@ -17,19 +17,42 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::client::{Client, ClientError, Inbox, lost};
+use super::client::{Client, ClientError, Inbox, Letter, lost};
 use super::start::Endpoint;
 use crate::execution::{EVENTS_KEPT, EVENTS_MAX};
 
 /// One notice of a call.
 type Heard = (Event, Vec<OwnedFd>);
+/// The same, or that it was one whose descriptors there were no numbers for.
+type Delivered = Result<Heard, ClientError>;
 
 #[derive(Debug)]
 struct Calls {
     next_tag: u64,
-    open: HashMap<u64, mpsc::Sender<Heard>>,
+    open: HashMap<u64, mpsc::Sender<Delivered>>,
     /// The supervisor went away; no call can be answered any more.
     over: bool,
+}
+
+/// What is still to be sent of a frame that has begun. Whoever sends it may be dropped in the middle; the next one
+/// finishes it first.
+#[derive(Debug, Default)]
+struct Unsent {
+    frame: Vec<u8>,
+    sent: usize,
+}
+
+impl Unsent {
+    /// Sends what is left, with descriptors on its first byte.
+    async fn send(&mut self, stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        while self.sent < self.frame.len() {
+            let fds = if self.sent == 0 { fds } else { &[] };
+            let write = || send_with_fds(stream, &self.frame[self.sent..], fds);
+            // What was written is counted before anything can be dropped.
+            self.sent += stream.async_io(Interest::WRITABLE, write).await?;
+        }
+        Ok(())
+    }
 }
 
 /// The connection.
@@ -38,7 +61,7 @@ pub(super) struct Link {
     stream: Arc<UnixStream>,
     calls: Arc<Mutex<Calls>>,
     /// Held while a frame is written, so that frames do not mix.
-    sending: tokio::sync::Mutex<()>,
+    sending: tokio::sync::Mutex<Unsent>,
     reader: JoinHandle<()>,
     child: Mutex<Option<Child>>,
 }
@@ -47,7 +70,7 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct OpenCall {
     tag: u64,
-    events: mpsc::Receiver<Heard>,
+    events: mpsc::Receiver<Delivered>,
     /// Keeps the connection, and so the reader, alive.
     link: Arc<Link>,
 }
@@ -77,7 +100,7 @@ impl Link {
         Ok(Arc::new(Self {
             stream,
             calls,
-            sending: tokio::sync::Mutex::new(()),
+            sending: tokio::sync::Mutex::default(),
             reader,
             child: Mutex::new(child),
         }))
@@ -115,15 +138,16 @@ impl Link {
         Ok(call)
     }
 
+    /// Sends a frame. May be dropped at any await: what had begun is sent whole all the same, by the next sender.
     async fn send(&self, frame: Vec<u8>, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
-        let _turn = self.sending.lock().await;
-        let mut sent = 0;
-        while sent < frame.len() {
-            let fds = if sent == 0 { fds } else { &[] };
-            let write = || send_with_fds(self.stream.as_ref(), &frame[sent..], fds);
-            let writing = self.stream.async_io(Interest::WRITABLE, write);
-            sent += writing.await.map_err(lost)?;
+        let mut unsent = self.sending.lock().await;
+        if unsent.sent > 0 {
+            unsent.send(&self.stream, &[]).await.map_err(lost)?;
         }
+        // One of which nothing was sent goes with whoever wanted it.
+        *unsent = Unsent { frame, sent: 0 };
+        unsent.send(&self.stream, fds).await.map_err(lost)?;
+        *unsent = Unsent::default();
         Ok(())
     }
 
@@ -157,8 +181,8 @@ impl OpenCall {
     pub(super) async fn next(&mut self) -> Result<Heard, ClientError> {
         match self.events.recv().await {
             None => Err(ClientError::Gone),
-            Some((Event::Refused(error), _)) => Err(error.into()),
-            Some(heard) => Ok(heard),
+            Some(Ok((Event::Refused(error), _))) => Err(error.into()),
+            Some(delivered) => delivered,
         }
     }
 }
@@ -183,8 +207,15 @@ async fn read_on(
     calls: &Mutex<Calls>,
 ) -> Result<(), ClientError> {
     loop {
-        while let Some((notice, fds)) = inbox.take()? {
-            deliver(calls, notice.tag, (notice.event, fds));
+        while let Some(Letter { notice, fds }) = inbox.take()? {
+            let passing = matches!(notice.event, Event::Output { .. });
+            let heard = fds.map(|fds| (notice.event, fds));
+            deliver(
+                calls,
+                notice.tag,
+                passing,
+                heard.ok_or(ClientError::NoDescriptors),
+            );
         }
         let fill = || match inbox.fill(stream) {
             Ok(there) => Ok(Ok(there)),
@@ -201,13 +232,15 @@ async fn read_on(
 
 /// Hands over a notice. What must arrive has its place kept; of output counts the newest is enough,
 /// and the record has the last.
-fn deliver(calls: &Mutex<Calls>, tag: u64, heard: Heard) {
+fn deliver(calls: &Mutex<Calls>, tag: u64, passing: bool, heard: Delivered) {
     let calls = locked(calls);
     let Some(sender) = calls.open.get(&tag) else {
         return;
     };
-    let passing = matches!(heard.0, Event::Output { .. });
     if !passing || sender.capacity() > EVENTS_KEPT {
         let _ = sender.try_send(heard);
     }
 }
+
+#[cfg(test)]
+mod tests;

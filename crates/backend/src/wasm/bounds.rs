@@ -36,6 +36,8 @@ pub struct WasmBounds {
     pub host_idle: Duration,
     /// Bytes of output that shared runs may come to hold in memory, by their limits.
     pub output_memory_bytes: u64,
+    /// Of these, for one tenant.
+    pub output_memory_of_a_tenant: u64,
     /// How long a run waits for room in a shared host before it gets a sandbox of its own.
     pub room_wait: Duration,
     /// How much later than a run's own limit, or than the order to end it, its host is given up.
@@ -48,6 +50,7 @@ impl Default for WasmBounds {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = memory_bytes();
+        let output = (memory / 8).clamp(512 << 20, 8 << 30);
         Self {
             compile: CompileLimits::default(),
             compiles: cores,
@@ -62,7 +65,8 @@ impl Default for WasmBounds {
             host_runs_at_once: 64,
             host_memory_bytes: (memory / 4).clamp(2 << 30, 16 << 30),
             host_idle: Duration::from_secs(60),
-            output_memory_bytes: (memory / 8).clamp(512 << 20, 8 << 30),
+            output_memory_bytes: output,
+            output_memory_of_a_tenant: output / 2,
             room_wait: Duration::from_millis(200),
             slack: Duration::from_secs(5),
             ended_kept: 256,

@@ -63,7 +63,7 @@ use self::counts::{Counts, count};
 use self::host::{Common, HostBounds, Setup};
 use self::hosts::{Hosts, HostsBounds};
 use self::programs::Programs;
-use self::room::Room;
+use self::room::Shares;
 use self::runs::Runs;
 use self::sealed::Sealed;
 pub use self::single::Single;
@@ -94,7 +94,7 @@ struct Inner {
     hosts: Arc<Hosts>,
     runs: Arc<Runs>,
     /// Output that shared runs may come to hold in memory.
-    output: Arc<Room>,
+    output: Shares,
     probed: Mutex<Option<Capabilities>>,
     counts: Arc<Counts>,
     /// Where digests are remembered, where files are left with the supervisor and taken from there.
@@ -266,7 +266,7 @@ impl WasmBackend {
                     Arc::clone(&counts),
                 )),
                 hosts: Arc::new(Hosts::new(setup, hosts)),
-                output: Room::of(bounds.output_memory_bytes),
+                output: Shares::of(bounds.output_memory_bytes, bounds.output_memory_of_a_tenant),
                 probed: Mutex::new(None),
                 counts,
                 lend: bounds.lend.then_some(folder),

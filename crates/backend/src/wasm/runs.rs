@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use leasehold_core::end::EndReason;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::id::{RunId, SandboxId};
+use leasehold_core::name::Name;
 use leasehold_core::record::RunRecord;
 use tokio::sync::mpsc;
 
@@ -20,6 +21,7 @@ use crate::kept::Kept;
 /// A shared run and where it is.
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
+    pub(super) tenant: Name,
     pub(super) run: Arc<SharedRun>,
     pub(super) sandbox: SandboxId,
     /// Its host, and its number there.
@@ -93,13 +95,19 @@ impl Runs {
         }
     }
 
-    /// Forgets the run that has been over for longest, so that what is kept of it makes room. Says whether there
-    /// was one.
-    pub(super) fn forget_oldest(&self) -> bool {
+    /// Forgets the run that has been over for longest, of any tenant or of one, so that what is kept of it makes room.
+    /// Says whether there was one.
+    pub(super) fn forget_oldest(&self, tenant: Option<&Name>) -> bool {
         let mut held = self.held();
-        let oldest = held.ended.pop_front();
+        let Held { all, ended, .. } = &mut *held;
+        let counts = |run: &RunId| {
+            let placed = all.get(run).and_then(Option::as_ref);
+            tenant.is_none_or(|tenant| placed.is_some_and(|placed| placed.tenant == *tenant))
+        };
+        let at = ended.iter().position(counts);
+        let oldest = at.and_then(|at| ended.remove(at));
         oldest.is_some_and(|oldest| {
-            held.all.remove(&oldest);
+            all.remove(&oldest);
             true
         })
     }

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::name::Name;
+use leasehold_core::quantity::write_bytes;
 use leasehold_core::spec::WorkspaceMode;
 
 use super::code::Code;
-use super::room::Taken;
+use super::room::{Full, Taken};
 use super::run::{Beginning, SharedRun};
 use super::runs::{Placed, Reserve, exists};
 use super::{Asked, Inner, limits};
@@ -47,15 +48,30 @@ pub(super) fn suits(launch: &Launch) -> bool {
 }
 
 impl Inner {
-    /// Room for so many bytes of output. What is kept of runs that are over gives way to it.
-    fn room_for_output(&self, most: u64) -> Option<Taken> {
+    /// Room for so many bytes of a tenant's output. What is kept of runs that are over gives way to it, of its own
+    /// where it is at its own bound.
+    fn room_for_output(&self, tenant: &Name, most: u64) -> Option<Taken> {
         loop {
-            if let Some(taken) = self.output.take(most) {
-                return Some(taken);
+            let full = match self.output.take(tenant, most) {
+                Ok(taken) => return Some(taken),
+                Err(full) => full,
+            };
+            let made = match full {
+                Full::Never => false,
+                Full::Tenant { .. } => self.runs.forget_oldest(Some(tenant)),
+                Full::All => self.runs.forget_oldest(None),
+            };
+            if made {
+                continue;
             }
-            if !self.output.could_have(most) || !self.runs.forget_oldest() {
-                return None;
+            if let Full::Tenant { has, most } = full {
+                self.counts.trouble(format!(
+                    "runs of tenant `{tenant}` get sandboxes of their own: those that share a host may print {}, and at most {} are kept in memory",
+                    write_bytes(has),
+                    write_bytes(most)
+                ));
             }
+            return None;
         }
     }
 
@@ -70,7 +86,7 @@ impl Inner {
     ) -> Result<Option<Execution>, BackendError> {
         let bounds = &launch.sandbox.limits;
         let most = bounds.output_bytes.value.saturating_mul(2);
-        let Some(output) = self.room_for_output(most) else {
+        let Some(output) = self.room_for_output(tenant, most) else {
             return Ok(None);
         };
         let memory = bounds.memory_bytes.value;
@@ -118,6 +134,7 @@ impl Inner {
             }
         }
         let placed = Placed {
+            tenant: tenant.clone(),
             run: Arc::clone(&run),
             sandbox: host.sandbox.clone(),
             host: Arc::downgrade(&host),

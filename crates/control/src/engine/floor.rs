@@ -1,21 +1,22 @@
 //! Where runs wait for their turn: the fair queue, and who is to be told.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::id::RunId;
 use leasehold_core::name::Name;
 use tokio::sync::oneshot;
 
+use super::descriptors::{self, Descriptors};
 use super::queue::{Bounds, FairQueue, Full, Ticket, WaitedFor};
 use crate::plan::Share;
 
 /// What a run that waits is told.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// It has a computer.
-    Go,
+    /// It has a computer, and numbers for what it will open.
+    Go(descriptors::Held),
     /// It has waited for too long.
     Expired(WaitedFor),
 }
@@ -24,6 +25,7 @@ pub(crate) enum Turn {
 struct Held {
     queue: FairQueue,
     turns: HashMap<RunId, oneshot::Sender<Turn>>,
+    descriptors: Arc<Descriptors>,
     /// Nobody gets a turn any more.
     closed: bool,
 }
@@ -35,11 +37,12 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: Bounds, descriptors: Arc<Descriptors>) -> Self {
         Self {
             held: Mutex::new(Held {
                 queue: FairQueue::new(bounds),
                 turns: HashMap::new(),
+                descriptors,
                 closed: false,
             }),
         }
@@ -125,6 +128,11 @@ impl Floor {
         }
     }
 
+    /// Gives the turns that could not be given for want of descriptors.
+    pub(crate) fn look(&self, now: Duration) {
+        self.held().go(now);
+    }
+
     /// Gives no more turns.
     pub(crate) fn close(&self) {
         self.held().closed = true;
@@ -145,9 +153,12 @@ impl Held {
     /// Tells everybody whose turn it is. Who went away meanwhile gives its computer back.
     fn go(&mut self, now: Duration) {
         while !self.closed
+            && self.queue.has_free()
+            && let Some(room) = self.descriptors.for_a_run()
             && let Some(run) = self.queue.next(now)
         {
-            let told = self.turns.remove(&run).map(|turn| turn.send(Turn::Go));
+            let told = self.turns.remove(&run);
+            let told = told.map(|turn| turn.send(Turn::Go(room)));
             if told.is_none_or(|told| told.is_err()) {
                 self.queue.finish(&run, now);
             }

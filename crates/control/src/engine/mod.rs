@@ -6,6 +6,7 @@
 //! meanwhile. Everything outside is behind a seam of [`parts`].
 
 pub mod backends;
+pub mod descriptors;
 pub mod failpoint;
 mod floor;
 mod live;
@@ -97,7 +98,7 @@ impl Engine {
     /// When the store cannot be read.
     pub async fn start(parts: Parts) -> Result<Arc<Self>, StoreError> {
         let engine = Arc::new(Self {
-            floor: Floor::new(parts.settings.bounds),
+            floor: Floor::new(parts.settings.bounds, Arc::clone(&parts.descriptors)),
             parts,
             metrics: Metrics::default(),
             live: Mutex::default(),

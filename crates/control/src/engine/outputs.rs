@@ -191,6 +191,7 @@ impl Engine {
 
     async fn keep_file(&self, file: &File, bytes: u64, until: Duration) -> Option<Digest> {
         let mut pause = PAUSE;
+        let mut given_up = None;
         loop {
             let kept = match file.try_clone() {
                 Ok(file) => self.parts.objects.put(file, bytes).await.ok(),
@@ -204,8 +205,10 @@ impl Engine {
                 count(&self.metrics.objects_lost);
                 return None;
             }
+            drop(given_up.take());
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
+            given_up = self.parts.descriptors.for_an_end().await;
         }
     }
 }

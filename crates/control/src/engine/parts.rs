@@ -20,6 +20,7 @@ use leasehold_store::objects::ObjectError;
 use leasehold_store::seam::Store;
 
 use super::backends::Backends;
+use super::descriptors::Descriptors;
 use super::modules::{Scripts, Templates};
 use super::queue::Bounds;
 use crate::clock::Clock;
@@ -254,6 +255,8 @@ pub struct Parts {
     pub entropy: Arc<dyn Entropy>,
     /// This worker.
     pub worker: WorkerId,
+    /// What this process can still open.
+    pub descriptors: Arc<Descriptors>,
     /// Bounds.
     pub settings: Settings,
     /// Test hooks; the default has none.

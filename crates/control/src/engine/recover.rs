@@ -78,6 +78,8 @@ impl Engine {
             tracing::warn!(%error, "rows cannot be compared");
         }
         self.end_orphans().await;
+        self.parts.descriptors.settle();
+        self.floor.look(self.parts.clock.elapsed());
     }
 
     async fn prune(&self) {

@@ -13,6 +13,7 @@ use leasehold_core::outcome::{Outcome, RunState};
 use leasehold_store::seam::{Admission, Admitted, Idempotency, RunRow, StoreError};
 use serde::{Deserialize, Serialize};
 
+use super::descriptors::Held;
 use super::live::Live;
 use super::metrics::count;
 use super::queue::Ticket;
@@ -194,7 +195,7 @@ impl Engine {
     ) -> (Result<Admitted, StoreError>, Begin) {
         let store = &self.parts.store;
         // A lease begins to run out at once, so none is granted while code is waited for.
-        let at_once = matches!(begin, Begin::Turn(_))
+        let at_once = matches!(begin, Begin::Turn(..))
             && !self.failpoints().armed()
             && self.parts.code_at_hand(plan);
         let granting = at_once.then(|| self.first_lease(plan, live)).flatten();
@@ -215,7 +216,11 @@ impl Engine {
             seen.row.head = head;
             seen.row.state = RunState::Running;
         });
-        (admitted, Begin::Turn(Some(lease)))
+        let room = match begin {
+            Begin::Turn(_, room) => room,
+            _ => Held::default(),
+        };
+        (admitted, Begin::Turn(Some(lease), room))
     }
 
     /// The first lease of a run and its event.

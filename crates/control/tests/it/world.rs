@@ -11,6 +11,7 @@ use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::{Control, Until};
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
+use leasehold_control::engine::descriptors::Descriptors;
 use leasehold_control::engine::failpoint::Failpoints;
 use leasehold_control::engine::modules::{NoTemplates, Scripts};
 use leasehold_control::engine::parts::{Checks, Doing, NoWorkspaces, Parts, Settings};
@@ -267,6 +268,7 @@ impl World {
             clock: Arc::new(self.clock),
             entropy: Arc::new(SystemEntropy),
             worker: WorkerId::from_entropy(&[3; 13]),
+            descriptors: Descriptors::unbounded(),
             settings: Settings {
                 bounds: Bounds::new(running_max, 10_000),
                 reconcile_every: Duration::from_millis(200),

@@ -2,12 +2,11 @@
 //! may be.
 //!
 //! A head must come whole within a bound, which is also how long a kept-alive connection may say nothing.
-//! One caller too many is told so and let go. Without descriptors callers wait before the door for a
-//! moment; then one is given up, so that the next caller is let go and does not hang for ever. A handler that panics costs its caller the answer and nobody
-//! anything else.
+//! One caller too many is told so and let go. Without descriptors the connections that say nothing are given up, and
+//! callers come in a few at a time, on numbers that were set aside for them, each for a short while: one may want
+//! the end of something. A handler that panics costs its caller the answer and nobody anything else.
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,10 +25,11 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use leasehold_api::error::Refusal;
+use leasehold_control::engine::descriptors::{Descriptors, Lent};
 use leasehold_core::error::{ErrorKind, PublicError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 /// Most connections at once.
@@ -38,16 +38,18 @@ const CONNECTIONS_MAX: usize = 1_024;
 const TOLD_MAX: usize = 64;
 /// How long a head may take to come, and a connection may say nothing.
 const HEAD: Duration = Duration::from_secs(30);
-/// The same for a caller that is only told that it is one too many.
+/// The same for a caller that is only told that it is one too many, or that came in for want of descriptors.
 const TOLD_HEAD: Duration = Duration::from_secs(1);
+/// How long a caller that came in for want of descriptors may stay in all.
+const SHORT_STAY: Duration = Duration::from_secs(10);
+/// How long a connection may say nothing before it is given up for want of descriptors.
+const FRESH: Duration = Duration::from_millis(250);
 /// Most bytes of a head.
 const HEAD_MAX: usize = 32 << 10;
 /// Bytes that are read ahead for one connection, at most.
 const AHEAD_MAX: usize = 64 << 10;
 /// Descriptors that are asked for, where the host gives so many.
 const DESCRIPTORS: u64 = 65_536;
-/// How long callers wait before the door while there are no descriptors; then one after another is let go.
-const STUCK: Duration = Duration::from_secs(2);
 /// Pause after a caller could not be let in.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two words about that in the log.
@@ -56,8 +58,10 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// How many and how slow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Width {
+    /// Descriptors of this process.
+    pub(crate) descriptors: u64,
     /// Most connections at once; at least one.
-    connections: usize,
+    pub(crate) connections: usize,
     /// How long a head may take.
     head: Duration,
 }
@@ -78,6 +82,7 @@ impl Width {
         }
         let quarter = usize::try_from(have / 4).unwrap_or(CONNECTIONS_MAX);
         Self {
+            descriptors: have,
             connections: quarter.clamp(1, CONNECTIONS_MAX),
             head: HEAD,
         }
@@ -89,40 +94,45 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     width: Width,
+    descriptors: Arc<Descriptors>,
     mut closing: watch::Receiver<bool>,
 ) {
     let places = Arc::new(Semaphore::new(width.connections));
     let told = Arc::new(Semaphore::new(TOLD_MAX));
-    let mut hinge = Hinge::new();
+    let mut hinge = Hinge::new(descriptors);
     let router = TowerToHyperService::new(router);
     let until = closing.clone();
     loop {
-        let accepted = tokio::select! {
+        let came = tokio::select! {
             biased;
             () = closed(&mut closing) => break,
-            accepted = listener.accept() => accepted,
+            came = hinge.next(&listener) => came,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => {
-                hinge.stuck_since = None;
-                stream
-            }
-            Err(error) => {
-                hinge.jammed(&listener, &error).await;
-                continue;
-            }
+        let Some((stream, lent)) = came else {
+            continue;
         };
         // An answer is one small packet that somebody waits for.
         let _ = stream.set_nodelay(true);
-        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+        let mut stay = Stay {
+            until: None,
+            idle: Some(hinge.idle.subscribe()),
+            closing: until.clone(),
+        };
+        if let Some(lent) = lent {
+            let router = router.clone();
+            let answer = service_fn(move |request| answered(router.clone(), request));
+            let door = door(width.head.min(TOLD_HEAD), false);
+            (stay.until, stay.idle) = (Some(Instant::now() + SHORT_STAY), None);
+            tokio::spawn(hold(lent, door, stream, answer, stay));
+        } else if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
             let router = router.clone();
             let answer = service_fn(move |request| answered(router.clone(), request));
             let door = door(width.head, true);
-            tokio::spawn(hold(place, door, stream, answer, until.clone()));
+            tokio::spawn(hold(place, door, stream, answer, stay));
         } else if let Ok(place) = Arc::clone(&told).try_acquire_owned() {
             let answer = service_fn(|_| std::future::ready(Ok(full())));
             let door = door(width.head.min(TOLD_HEAD), false);
-            tokio::spawn(hold(place, door, stream, answer, until.clone()));
+            tokio::spawn(hold(place, door, stream, answer, stay));
         }
     }
     drop(listener);
@@ -147,24 +157,55 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// One connection to its end.
-async fn hold<S>(
-    place: OwnedSemaphorePermit,
-    door: http1::Builder,
-    stream: TcpStream,
-    service: S,
-    mut closing: watch::Receiver<bool>,
-) where
+/// How long a connection may stay.
+struct Stay {
+    /// When it ends, whatever it is at.
+    until: Option<Instant>,
+    /// Tells that it is given up unless it is at something.
+    idle: Option<watch::Receiver<()>>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Stay {
+    /// Waits until the connection is to end once it has nothing under way.
+    async fn over(&mut self) {
+        let fresh = Instant::now() + FRESH;
+        let unwanted = async {
+            if let Some(idle) = &mut self.idle
+                && idle.changed().await.is_ok()
+            {
+                tokio::time::sleep_until(fresh).await;
+            } else {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            () = closed(&mut self.closing) => {}
+            () = unwanted => {}
+        }
+    }
+}
+
+/// One connection to its end. Its place is given back when its descriptor is closed.
+async fn hold<P, S>(place: P, door: http1::Builder, stream: TcpStream, service: S, mut stay: Stay)
+where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
 {
-    let mut connection = pin!(door.serve_connection(TokioIo::new(stream), service));
-    tokio::select! {
-        // How a connection ends is its caller's affair.
-        _ = connection.as_mut() => {}
-        () = closed(&mut closing) => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
+    let until = stay.until;
+    let served = async move {
+        let mut connection = pin!(door.serve_connection(TokioIo::new(stream), service));
+        tokio::select! {
+            // How a connection ends is its caller's affair.
+            _ = connection.as_mut() => {}
+            () = stay.over() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
         }
+    };
+    match until {
+        Some(until) => drop(tokio::time::timeout_at(until, served).await),
+        None => served.await,
     }
     drop(place);
 }
@@ -198,24 +239,60 @@ fn full() -> Response<Body> {
 
 /// Keeps the door moving when there are no descriptors.
 struct Hinge {
-    /// Given up so that a caller can be let in and let go.
-    spare: Option<File>,
+    descriptors: Arc<Descriptors>,
     said: Option<Instant>,
-    /// Since when nobody could be let in.
-    stuck_since: Option<Instant>,
+    /// The last caller could not be let in.
+    jammed: bool,
+    /// Told when connections that say nothing are given up.
+    idle: watch::Sender<()>,
 }
 
 impl Hinge {
-    fn new() -> Self {
+    fn new(descriptors: Arc<Descriptors>) -> Self {
         Self {
-            spare: File::open("/dev/null").ok(),
+            descriptors,
             said: None,
-            stuck_since: None,
+            jammed: false,
+            idle: watch::Sender::new(()),
+        }
+    }
+
+    /// The next caller, and the number it came in on where there was no other. `None` when nobody could be let
+    /// in, or nobody came who could be while there are too few.
+    async fn next(&mut self, listener: &TcpListener) -> Option<(TcpStream, Option<Lent>)> {
+        if !self.jammed && !self.descriptors.are_scarce() {
+            return match listener.accept().await {
+                Ok((stream, _)) => Some((stream, None)),
+                Err(error) => {
+                    self.stuck(&error).await;
+                    None
+                }
+            };
+        }
+        let Some(lent) = self.descriptors.for_a_caller() else {
+            tokio::time::sleep(PAUSE).await;
+            return None;
+        };
+        match tokio::time::timeout(PAUSE, listener.accept()).await {
+            Ok(Ok((stream, _))) => {
+                self.jammed = false;
+                Some((stream, Some(lent)))
+            }
+            Ok(Err(error)) => {
+                drop(lent);
+                self.stuck(&error).await;
+                None
+            }
+            // Nobody waits before the door.
+            Err(_) => {
+                self.jammed = false;
+                None
+            }
         }
     }
 
     /// Somebody could not be let in.
-    async fn jammed(&mut self, listener: &TcpListener, error: &io::Error) {
+    async fn stuck(&mut self, error: &io::Error) {
         let gone = [
             io::ErrorKind::ConnectionAborted,
             io::ErrorKind::ConnectionReset,
@@ -228,14 +305,10 @@ impl Hinge {
             self.said = Some(Instant::now());
             tracing::warn!(%error, "callers cannot be let in");
         }
-        let since = *self.stuck_since.get_or_insert_with(Instant::now);
-        if since.elapsed() > STUCK {
-            self.spare = None;
-            // Whoever waited longest learns that nobody answers.
-            let _ = tokio::time::timeout(PAUSE, listener.accept()).await;
-            self.spare = File::open("/dev/null").ok();
+        self.idle.send_replace(());
+        if std::mem::replace(&mut self.jammed, true) {
+            tokio::time::sleep(PAUSE).await;
         }
-        tokio::time::sleep(PAUSE).await;
     }
 }
 

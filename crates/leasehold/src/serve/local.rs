@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold_api::Directories;
+use leasehold_control::engine::descriptors::Descriptors;
 use leasehold_core::spec::WorkspaceMode;
 use leasehold_protocol::socket::recv_with_fds;
 use rustix::net::sockopt::socket_peercred;
@@ -31,7 +32,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When the socket cannot be made.
-pub(crate) fn listen(path: &Path, directories: Directories) -> Result<(), Fault> {
+pub(crate) fn listen(
+    path: &Path,
+    directories: Directories,
+    descriptors: Arc<Descriptors>,
+) -> Result<(), Fault> {
     let failed = |error: std::io::Error| {
         Fault::host(format!("cannot listen at {}", path.display())).because(&error)
     };
@@ -44,8 +49,12 @@ pub(crate) fn listen(path: &Path, directories: Directories) -> Result<(), Fault>
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     let callers = Arc::new(AtomicUsize::new(0));
     std::thread::spawn(move || {
-        for accepted in listener.incoming() {
-            let Ok(stream) = accepted else {
+        loop {
+            // What is given up for ends is not for what begins.
+            while descriptors.are_scarce() {
+                std::thread::sleep(PAUSE);
+            }
+            let Ok((stream, _)) = listener.accept() else {
                 // Mostly there are no descriptors; the next caller fails as fast.
                 std::thread::sleep(PAUSE);
                 continue;

@@ -16,11 +16,14 @@ use std::time::Duration;
 
 use leasehold_api::Directories;
 use leasehold_backend::process::ProcessBackend;
+use leasehold_backend::process::client::{Client, ClientError};
+use leasehold_backend::process::start::Endpoint;
 use leasehold_control::auth::Token;
 use leasehold_control::clock::{Clock, SystemClock};
 use leasehold_control::control::Control;
 use leasehold_control::engine::Engine;
 use leasehold_control::engine::backends::Backends;
+use leasehold_control::engine::descriptors::{Descriptors, runs_carried};
 use leasehold_control::engine::failpoint::Failpoints;
 use leasehold_control::engine::modules::Scripts;
 use leasehold_control::engine::parts::{Parts, Settings};
@@ -54,6 +57,12 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// # Errors
 /// When it cannot start: configuration, directories, database, address.
 pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
+    // First of all, so that their numbers are low.
+    let descriptors = Descriptors::set_aside().map_err(|error| {
+        Fault::host("cannot set descriptors aside for ends")
+            .because(&error)
+            .hint("`ulimit -n` gives this process more")
+    })?;
     let config = Config::settle(flags)?;
     let paths = place::paths()?;
     place::make(&paths)?;
@@ -69,15 +78,19 @@ pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
         .enable_all()
         .build()
         .map_err(|error| Fault::host("cannot start the runtime").because(&error))?;
-    let served = runtime.block_on(serve(&config, &home));
+    let served = runtime.block_on(serve(&config, &home, descriptors));
     home.withdraw();
     runtime.shutdown_timeout(LAST_ANSWERS);
     drop(lock);
     served.map(|()| 0)
 }
 
-async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
+async fn serve(config: &Config, home: &Home, descriptors: Arc<Descriptors>) -> Result<(), Fault> {
     let width = Width::settle();
+    let running_max = running_max(config, width);
+    let worker = home.worker();
+    // Before anything is opened, and so before anything is changed.
+    understood(place::endpoint(&worker)?).await?;
     let store = SqliteStore::open(Options::new(home.own()))
         .map_err(|error| Fault::host("cannot open the database").because(&error))?;
     let store = Arc::new(store);
@@ -91,7 +104,6 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
     let vault = Vault::open(&home.vault()).map_err(|error| {
         Fault::host(format!("cannot open {}", home.vault().display())).because(&error)
     })?;
-    let worker = home.worker();
     let backend = ProcessBackend::new(place::endpoint(&worker)?);
     let engine = Engine::start(Parts {
         store: store.clone(),
@@ -107,8 +119,9 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
         clock,
         entropy: Arc::new(SystemEntropy),
         worker: home.worker_id()?,
+        descriptors: Arc::clone(&descriptors),
         settings: Settings {
-            bounds: Bounds::new(config.running_max, Settings::default().bounds.queued_max),
+            bounds: Bounds::new(running_max, Settings::default().bounds.queued_max),
             ..Settings::default()
         },
         failpoints: Failpoints::from_env(),
@@ -127,12 +140,45 @@ async fn serve(config: &Config, home: &Home) -> Result<(), Fault> {
         .map_err(|error| Fault::host("cannot tell the address").because(&error))?;
     first_key(home, &control).await?;
     let directories = Directories::default();
-    local::listen(&home.local_socket(), directories.clone())?;
+    local::listen(
+        &home.local_socket(),
+        directories.clone(),
+        Arc::clone(&descriptors),
+    )?;
     control.keep_warm(config.warm);
     home.announce(address)?;
     told(address, home);
     let router = leasehold_api::router(control.clone(), directories);
-    until_told(listener, router, width, control, config.drain).await
+    let door = (listener, width, descriptors);
+    until_told(door, router, control, config.drain).await
+}
+
+/// A worker that is there already, with what an earlier daemon left alive, is understood by this version.
+async fn understood(endpoint: Endpoint) -> Result<(), Fault> {
+    let asked = tokio::task::spawn_blocking(move || Client::connect(&endpoint).map(drop));
+    match asked.await {
+        Ok(Err(error @ ClientError::Version { .. })) => Err(Fault::host(
+            "the worker of another version is still here, and its runs with it",
+        )
+        .because(&error)
+        .hint(
+            "serve with the version it belongs to until its runs are over; without any it leaves within a minute",
+        )),
+        // None is there, or it is asked again when it is needed.
+        _ => Ok(()),
+    }
+}
+
+/// Runs at once: no more than this process has descriptors for.
+fn running_max(config: &Config, width: Width) -> u32 {
+    let carried = runs_carried(width.descriptors, width.connections as u64);
+    if carried < config.running_max {
+        voice::note(&format!(
+            "at most {carried} of {} runs at once: this process may have {} descriptors",
+            config.running_max, width.descriptors
+        ));
+    }
+    config.running_max.min(carried)
 }
 
 /// Beyond this machine nothing is served without keys, nor in the clear unless that is said aloud.
@@ -181,9 +227,8 @@ fn told(address: SocketAddr, home: &Home) {
 
 /// Serves until TERM or INT; then closes the door, drains, and lets the last answers out.
 async fn until_told(
-    listener: TcpListener,
+    (listener, width, descriptors): (TcpListener, Width, Arc<Descriptors>),
     router: axum::Router,
-    width: Width,
     control: Control,
     drain: Duration,
 ) -> Result<(), Fault> {
@@ -191,7 +236,7 @@ async fn until_told(
     let mut term = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut int = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let (end, ended) = tokio::sync::watch::channel(false);
-    let server = tokio::spawn(door::serve(listener, router, width, ended));
+    let server = tokio::spawn(door::serve(listener, router, width, descriptors, ended));
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}

@@ -30,6 +30,29 @@ const MIGRATIONS: [(&str, &str); 3] = [
     ),
 ];
 
+/// What comes after [`MIGRATIONS`] in the next version, as far as a test can have it now.
+#[cfg(debug_assertions)]
+const NEXT: (&str, &str) = (
+    "next",
+    "CREATE TABLE next (number INTEGER PRIMARY KEY) STRICT",
+);
+
+/// `LEASEHOLD_NEWER=store`, in builds with debug assertions alone: this program is the next version, whose format
+/// has one step more.
+#[cfg(debug_assertions)]
+const NEWER_VARIABLE: &str = "LEASEHOLD_NEWER";
+
+/// Each migration of this program, in order.
+fn migrations() -> impl Iterator<Item = (&'static str, &'static str)> {
+    #[cfg(debug_assertions)]
+    let next = std::env::var_os(NEWER_VARIABLE)
+        .is_some_and(|word| word == "store")
+        .then_some(NEXT);
+    #[cfg(not(debug_assertions))]
+    let next = None;
+    MIGRATIONS.into_iter().chain(next)
+}
+
 /// `LHLD`: tells our database from any other.
 const APPLICATION_ID: u32 = 0x4c48_4c44;
 
@@ -144,6 +167,8 @@ pub(super) fn reader(path: &Path) -> Result<Connection, OpenError> {
     let conn = Connection::open_with_flags(path, flags).map_err(|error| told(path, error))?;
     settle(&conn)
         .and_then(|()| conn.pragma_update(None, "query_only", true))
+        // No read needs a file more.
+        .and_then(|()| conn.pragma_update(None, "temp_store", "memory"))
         .map_err(|error| told(path, error))?;
     Ok(conn)
 }
@@ -172,7 +197,7 @@ fn told(path: &Path, source: rusqlite::Error) -> OpenError {
 
 /// The format this program writes.
 fn known() -> u32 {
-    u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX)
+    u32::try_from(migrations().count()).unwrap_or(u32::MAX)
 }
 
 fn migrate(conn: &mut Connection, path: &Path) -> Result<(), OpenError> {
@@ -202,7 +227,7 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), OpenError> {
     conn.pragma_update(None, "journal_mode", "wal")
         .and_then(|()| conn.pragma_update(None, "synchronous", "full"))
         .map_err(engine)?;
-    for (number, (_, text)) in (1_u32..).zip(MIGRATIONS).skip(found as usize) {
+    for (number, (_, text)) in (1_u32..).zip(migrations()).skip(found as usize) {
         let step = conn.transaction().map_err(engine)?;
         step.execute_batch(text)
             .and_then(|()| step.pragma_update(None, "application_id", APPLICATION_ID))

@@ -1,23 +1,35 @@
 //! Connections that only read, apart from the writer's: a read never waits for a commit.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use leasehold_core::error::Internal;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
+use super::error::OpenError;
 use super::open;
 use crate::seam::StoreError;
 
 /// Reads at one time.
 const READERS: usize = 4;
+/// How long a read waits for a connection of another one, where none can be opened, and how often it looks.
+const OTHERS: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// The connections that are free. They are made when first needed.
+/// The connections. They are made when first needed.
 pub(super) struct Readers {
     database: PathBuf,
     places: Arc<Semaphore>,
-    free: Arc<Mutex<Vec<Connection>>>,
+    held: Arc<Mutex<Held>>,
+}
+
+#[derive(Default)]
+struct Held {
+    free: Vec<Connection>,
+    /// So many are read from.
+    used: usize,
 }
 
 impl Readers {
@@ -25,7 +37,7 @@ impl Readers {
         Self {
             database,
             places: Arc::new(Semaphore::new(READERS)),
-            free: Arc::default(),
+            held: Arc::default(),
         }
     }
 
@@ -37,9 +49,9 @@ impl Readers {
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     {
         let place = Arc::clone(&self.places).try_acquire_owned();
-        let conn = place.is_ok().then(|| lock(&self.free).pop()).flatten();
+        let conn = place.is_ok().then(|| lock(&self.held).take()).flatten();
         match conn {
-            Some(conn) => used(&self.free, conn, work),
+            Some(conn) => used(&self.held, conn, work),
             None => {
                 drop(place);
                 self.read(work).await
@@ -58,16 +70,12 @@ impl Readers {
         };
         let place = Arc::clone(&self.places).acquire_owned().await;
         let place = place.map_err(|error| internal(&error))?;
-        let free = Arc::clone(&self.free);
+        let held = Arc::clone(&self.held);
         let database = self.database.clone();
         let task = tokio::task::spawn_blocking(move || {
-            let kept = lock(&free).pop();
-            let conn = match kept {
-                Some(conn) => conn,
-                None => open::reader(&database)
-                    .map_err(|error| StoreError::Engine(Internal::new(error.to_string())))?,
-            };
-            let result = used(&free, conn, work);
+            let conn = connection(&held, &database)
+                .map_err(|error| StoreError::Engine(Internal::new(error.to_string())))?;
+            let result = used(&held, conn, work);
             drop(place);
             result
         });
@@ -75,18 +83,64 @@ impl Readers {
     }
 }
 
-fn lock(free: &Mutex<Vec<Connection>>) -> MutexGuard<'_, Vec<Connection>> {
-    free.lock().unwrap_or_else(PoisonError::into_inner)
+impl Held {
+    /// One that is free.
+    fn take(&mut self) -> Option<Connection> {
+        let conn = self.free.pop()?;
+        self.used += 1;
+        Some(conn)
+    }
 }
 
-/// Reads and gives the connection back; one whose read failed in the engine is not used again.
-fn used<T, F>(free: &Mutex<Vec<Connection>>, conn: Connection, work: F) -> Result<T, StoreError>
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One that is free, or one more. Where that cannot be had, such as for want of descriptors, one of the others.
+fn connection(held: &Mutex<Held>, database: &Path) -> Result<Connection, OpenError> {
+    if let Some(conn) = lock(held).take() {
+        return Ok(conn);
+    }
+    let error = match open::reader(database) {
+        Ok(conn) => {
+            lock(held).used += 1;
+            return Ok(conn);
+        }
+        Err(error) => error,
+    };
+    let until = Instant::now() + OTHERS;
+    loop {
+        {
+            let mut held = lock(held);
+            if let Some(conn) = held.take() {
+                return Ok(conn);
+            }
+            if held.used == 0 || Instant::now() > until {
+                return Err(error);
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Counts one as no longer read from, also when its read fell over.
+struct Used<'a>(&'a Mutex<Held>);
+
+impl Drop for Used<'_> {
+    fn drop(&mut self) {
+        lock(self.0).used -= 1;
+    }
+}
+
+/// Runs a read and gives the connection back; one whose read failed in the engine is not used again.
+fn used<T, F>(held: &Mutex<Held>, conn: Connection, work: F) -> Result<T, StoreError>
 where
     F: FnOnce(&Connection) -> Result<T, StoreError>,
 {
+    let _used = Used(held);
     let result = work(&conn);
     if !matches!(result, Err(StoreError::Engine(_) | StoreError::Damaged(_))) {
-        lock(free).push(conn);
+        lock(held).free.push(conn);
     }
     result
 }

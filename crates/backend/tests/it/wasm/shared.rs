@@ -500,3 +500,46 @@ async fn what_is_kept_of_runs_that_are_over_takes_no_room_from_others() {
         assert_eq!(done.stdout.len(), input.len());
     }
 }
+
+/// Begins runs that stay and may print a half of all that may be kept: two of one tenant, then one of another. Gives
+/// how many of each share a host, and what was said.
+async fn greedy(rig: &Rig) -> ([u64; 2], Option<String>) {
+    let sleeps = module(&guests::sleeps());
+    let mut shared = [0; 2];
+    let mut begun = Vec::new();
+    for (at, name) in [(0, "ada"), (0, "ada"), (1, "bob")] {
+        let order = order(&sleeps).of(name);
+        let order = order.limits(|limits| limits.output_bytes = Limit::asked(64 << 10));
+        let run = order.launch.run.clone();
+        let before = rig.backend.counts().shared;
+        begun.push((run, rig.backend.launch(order.launch).await.unwrap()));
+        shared[at] += rig.backend.counts().shared - before;
+    }
+    let said = rig.backend.counts().trouble;
+    for (run, execution) in begun {
+        let by = CancelledBy::Operator;
+        rig.backend.cancel(run, by, true).await.unwrap();
+        assert_eq!(*finish(execution).await.end(), EndReason::Cancelled { by });
+    }
+    (shared, said)
+}
+
+#[tokio::test]
+async fn one_tenants_live_runs_leave_another_room_for_its_output() {
+    let test = "one_tenants_live_runs_leave_another_room_for_its_output";
+    let bounds = |of_a_tenant| WasmBounds {
+        output_memory_bytes: 256 << 10,
+        output_memory_of_a_tenant: of_a_tenant,
+        ..WasmBounds::default()
+    };
+    let Some(rig) = Rig::bounded(test, &bounds(128 << 10)) else {
+        return;
+    };
+    let (shared, said) = greedy(&rig).await;
+    assert_eq!(shared, [1, 1]);
+    let said = said.expect("why a run got a sandbox of its own");
+    assert!(said.contains("`ada`") && said.contains("128K"), "{said}");
+    // The control: without a bound on one tenant it has all, and the other's run shares no host.
+    let free = Rig::bounded(test, &bounds(256 << 10)).expect("a second one");
+    assert_eq!(greedy(&free).await, ([2, 0], None));
+}

@@ -103,6 +103,8 @@ pub(crate) enum WaitedFor {
     Tool(Name, u32),
     /// Any computer.
     Computer(u32),
+    /// Numbers for what the daemon opens for it.
+    Descriptors,
 }
 
 impl std::fmt::Display for WaitedFor {
@@ -113,6 +115,7 @@ impl std::fmt::Display for WaitedFor {
                 write!(out, "one of the {most} runs tool `{tool}` may have at once")
             }
             Self::Computer(most) => write!(out, "one of the {most} computers of this host"),
+            Self::Descriptors => write!(out, "descriptors of the daemon, which has too few"),
         }
     }
 }
@@ -225,7 +228,7 @@ impl FairQueue {
         bytes: u64,
         now: Duration,
     ) -> Result<(), Full> {
-        let free = self.bounds.running_max.saturating_sub(self.held());
+        let free = self.free();
         if self.queued >= self.bounds.queued_max.saturating_add(free) {
             return Err(Full::Host(self.bounds.queued_max, Duration::from_secs(1)));
         }
@@ -301,13 +304,28 @@ impl FairQueue {
         self.running.insert(ticket.run.clone(), held.0);
     }
 
+    /// Computers that nobody holds.
+    fn free(&self) -> u32 {
+        self.bounds.running_max.saturating_sub(self.held())
+    }
+
+    /// Whether so few are free that they are for tenants that hold none.
+    fn is_scarce(&self, free: u32) -> bool {
+        !self.alone && free <= self.bounds.spare
+    }
+
+    /// Whether somebody waits while a computer is free.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.waiting.is_empty() && self.free() > 0
+    }
+
     /// The next run that may have a computer; it has one from now on.
     pub(crate) fn next(&mut self, now: Duration) -> Option<RunId> {
-        let free = self.bounds.running_max.saturating_sub(self.held());
+        let free = self.free();
         if free == 0 {
             return None;
         }
-        let scarce = !self.alone && free <= self.bounds.spare;
+        let scarce = self.is_scarce(free);
         let present = self.now_virtual;
         let lanes = self.lanes.iter();
         let lanes = lanes.filter(|(_, lane)| !scarce || lane.running == 0);
@@ -385,7 +403,11 @@ impl FairQueue {
         if lane.running >= ticket.share.tenant_running_max {
             return Some(WaitedFor::Tenant(ticket.share.tenant_running_max));
         }
-        Some(WaitedFor::Computer(self.bounds.running_max))
+        let free = self.free();
+        if free == 0 || (self.is_scarce(free) && lane.running > 0) {
+            return Some(WaitedFor::Computer(self.bounds.running_max));
+        }
+        Some(WaitedFor::Descriptors)
     }
 
     fn forget(&mut self, run: &RunId) -> Option<Waiting> {

@@ -76,7 +76,10 @@ impl Task {
     pub(super) async fn find_any(&mut self) -> Found {
         let most = self.plan.contract.attempts.clamp(1, ATTEMPTS_MAX);
         for attempt in (1..=most).rev() {
-            match self.find(&backend_run(&self.live.run, attempt)).await {
+            match self
+                .find(&backend_run(&self.live.run, attempt), false)
+                .await
+            {
                 Found::Never => {}
                 found => {
                     self.attempt = attempt;

@@ -1,6 +1,8 @@
 //! The end of a run: what it left is kept, authority ends, the outcome is fixed, removal is seen, the chain
 //! is sealed.
 
+use std::fs::File;
+use std::io;
 use std::time::Duration;
 
 use leasehold_backend::execution::{Execution, RunEvent};
@@ -207,11 +209,7 @@ impl Task {
     }
 
     /// Checks the structured output of a tool.
-    async fn structured(
-        &self,
-        record: &RunRecord,
-        stdout: &std::fs::File,
-    ) -> Result<String, String> {
+    async fn structured(&self, record: &RunRecord, stdout: &File) -> Result<String, String> {
         if record.stdout.truncated || record.stdout.kept > STRUCTURED_MAX {
             return Err(format!(
                 "standard output has {} bytes and was cut or is longer than {STRUCTURED_MAX}",
@@ -221,12 +219,21 @@ impl Task {
         let Some(check) = self.plan.output.clone() else {
             return Err("the tool declares no output".to_owned());
         };
-        let stdout = stdout.try_clone().map_err(|error| error.to_string())?;
         let bytes = record.stdout.kept;
-        let checking = tokio::task::spawn_blocking(move || {
-            let content = read_start(&stdout, bytes).map_err(|error| error.to_string())?;
+        let check = move |content: io::Result<Vec<u8>>| {
+            let content = content.map_err(|error| error.to_string())?;
             check.check(&content)
-        });
+        };
+        let checking = match self.live.spools() {
+            Some(spools) => {
+                tokio::task::spawn_blocking(move || check(read_start(&spools[0], bytes)))
+            }
+            // There was no number for a second one, so that it is read here.
+            None => {
+                let content = read_start(stdout, bytes);
+                tokio::task::spawn_blocking(move || check(content))
+            }
+        };
         checking
             .await
             .unwrap_or_else(|_| Err("the check itself failed".to_owned()))
@@ -388,7 +395,7 @@ impl Task {
         loop {
             let mut following = match execution.take() {
                 Some(execution) => execution,
-                None => match self.find(&self.id()).await {
+                None => match self.find(&self.id(), true).await {
                     Found::There(found) => *found,
                     Found::Never | Found::Unreachable => return None,
                 },

@@ -95,7 +95,7 @@ impl Task {
                 BackendError::Lost { .. } => count(&self.engine.metrics.backend_errors),
             }
             // It may have arrived: only the backend can say.
-            match self.find(&self.id()).await {
+            match self.find(&self.id(), false).await {
                 Found::There(execution) => {
                     return Ok(Went::Follow(Box::new(self.take_up(*execution))));
                 }
@@ -200,12 +200,17 @@ impl Task {
         execution
     }
 
-    /// Asks the backend for a run, again while it cannot be asked and the allocation lasts.
-    pub(super) async fn find(&self, run: &RunId) -> Found {
+    /// Asks the backend for a run, again while it cannot be asked and the allocation lasts. A wish for its end is
+    /// passed on meanwhile. `ends` says that it takes no more descriptors than it gives back, so that it may
+    /// have what is set aside for ends.
+    pub(super) async fn find(&self, run: &RunId, ends: bool) -> Found {
         let Ok(backend) = self.backend() else {
             return Found::Unreachable;
         };
+        let descriptors = &self.engine.parts.descriptors;
         let mut pause = PAUSE;
+        let mut wished = false;
+        let mut given_up = None;
         loop {
             self.engine.failpoints().before("attach");
             match backend.attach(run.clone()).await {
@@ -216,11 +221,19 @@ impl Task {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Found::Never,
                 Err(_) => count(&self.engine.metrics.backend_errors),
             }
+            drop(given_up.take());
+            if self.unwanted() && !wished {
+                let by = self.wished_by();
+                wished = backend.cancel(run.clone(), by, false).await.is_ok();
+            }
             if Instant::now() > self.deadline + self.engine.parts.settings.removal_max {
                 return Found::Unreachable;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
+            if ends {
+                given_up = descriptors.for_an_end().await;
+            }
         }
     }
 }

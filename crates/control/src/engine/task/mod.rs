@@ -40,6 +40,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Engine;
+use super::descriptors;
 use super::floor::Turn;
 use super::live::{Live, Note};
 use super::metrics::count;
@@ -58,7 +59,7 @@ pub(crate) enum Begin {
     /// It waits for its turn, so many before it.
     Wait(u32, oneshot::Receiver<Turn>),
     /// It has its turn, and its lease where that was granted with its admission.
-    Turn(Option<Lease>),
+    Turn(Option<Lease>, descriptors::Held),
     /// An equal run of a pure tool came to this before.
     Cached(RunId, Box<Outcome>),
     /// It had a lease when the process before this one ended.
@@ -72,7 +73,7 @@ impl Begin {
     pub(crate) fn at_once(self) -> Self {
         match self {
             Self::Wait(ahead, mut turn) => match turn.try_recv() {
-                Ok(Turn::Go) => Self::Turn(None),
+                Ok(Turn::Go(room)) => Self::Turn(None, room),
                 Ok(told) => {
                     let (again, turn) = oneshot::channel();
                     let _ = again.send(told);
@@ -125,6 +126,8 @@ pub(crate) struct Task {
     /// A tree may have been unpacked for it.
     unpacked: bool,
     since: Instant,
+    /// Numbers for what is opened for it, until it has begun.
+    room: descriptors::Held,
 }
 
 /// Leaves the floor with the task, however that ends.
@@ -219,6 +222,7 @@ impl Task {
             fed: None,
             unpacked,
             since: now,
+            room: descriptors::Held::default(),
         }
     }
 
@@ -280,7 +284,8 @@ impl Task {
                 None => self.allocate().await?,
                 Some(end) => Went::Never(end.into()),
             },
-            Begin::Turn(lease) => {
+            Begin::Turn(lease, room) => {
+                self.room = room;
                 self.engine.metrics.waited.add(Duration::ZERO);
                 match lease {
                     None => self.allocate().await?,
@@ -296,6 +301,7 @@ impl Task {
             Begin::Adopt(lease) => self.adopt(lease).await?,
             Begin::Settle(lease) => return self.settle(lease).await,
         };
+        self.room = descriptors::Held::default();
         loop {
             let mut execution = match went {
                 Went::Follow(execution) => execution,
@@ -339,7 +345,10 @@ impl Task {
         let waited = self.since.elapsed();
         self.engine.metrics.waited.add(waited);
         Ok(match told {
-            Some(Turn::Go) => None,
+            Some(Turn::Go(room)) => {
+                self.room = room;
+                None
+            }
             Some(Turn::Expired(what)) => Some(self.waited_for(what)),
             None if self.unwanted() => Some(self.cancelled()),
             None => Some(EndReason::SandboxUnavailable {
@@ -367,9 +376,14 @@ impl Task {
     }
 
     fn cancelled(&self) -> EndReason {
-        let wish = self.live.cancel.borrow().clone();
-        let by = wish.map_or(CancelledBy::Operator, |wish| wish.by);
+        let by = self.wished_by();
         EndReason::Cancelled { by }
+    }
+
+    /// Who wished for its end.
+    fn wished_by(&self) -> CancelledBy {
+        let wish = self.live.cancel.borrow();
+        wish.as_ref().map_or(CancelledBy::Operator, |wish| wish.by)
     }
 
     /// Whether its end was asked for.

@@ -148,7 +148,7 @@ impl Task {
             }
             Some(Err(_)) | None => {
                 count(&self.engine.metrics.backend_errors);
-                match self.find(&self.id()).await {
+                match self.find(&self.id(), true).await {
                     Found::There(found) => {
                         *execution = self.take_up(*found);
                         watch.stages = 0;

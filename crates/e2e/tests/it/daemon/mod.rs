@@ -12,8 +12,8 @@
 //! - `doors`: many connections, half requests, no descriptors.
 //! - `scarce`: no descriptors, no room on the disk.
 //! - `fenced`: a worker that is stopped past its lease, a daemon that is stopped.
-//! - `upgrade`: a newer binary over what an older one left.
-//! - `soak`: three hundred cycles with random deaths.
+//! - `upgrade`: a newer version over what an older one left, and the other way round.
+//! - `soak`: many cycles, with random deaths and without.
 
 mod broken;
 mod crowd;

@@ -1,6 +1,8 @@
 //! A daemon without room on its disk, on a disk that cannot be written, without descriptors, memory or processes
 //! (P87): new work is refused and told, ending works, and it mends itself.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -300,8 +302,19 @@ fn allow(daemon: &Daemon, descriptors: u64) {
     prlimit(pid, Resource::Nofile, few).expect("limit its descriptors");
 }
 
+/// How many it may have.
+fn allowed(daemon: &Daemon) -> u64 {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid()));
+    let limits = limits.expect("its limits");
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
+    soft.expect("a number")
+}
+
 #[test]
-fn p87_with_64_descriptors_new_work_waits_or_is_refused_and_all_is_cancelled_once_there_are_more() {
+fn p87_with_64_descriptors_new_work_waits_or_is_refused_and_all_is_cancelled() {
     let daemon = Daemon::start(&["--warm", "0", "--running-max", "64"], &[]);
     let first = daemon.post("/v1/runs?wait=cleanup", &[], &script("true"));
     assert_eq!(reason(&first.status_is(200).json), "completed");
@@ -323,16 +336,16 @@ fn p87_with_64_descriptors_new_work_waits_or_is_refused_and_all_is_cancelled_onc
         }
         most = most.max(open());
     }
-    // The control: there were none left, so that not all can have run.
-    until("the last descriptors to be used", SOON, || {
-        most = most.max(open());
-        (most >= FEW as usize - 6).then_some(())
-    });
+    // The control: not all of them can have what they need.
+    std::thread::sleep(Duration::from_secs(1));
+    most = most.max(open());
+    let rows = daemon.rows("&state=running");
     eprintln!(
-        "{} admitted, {refused} refused, {most} descriptors",
-        admitted.len()
+        "{} admitted, {refused} refused, {} run, {most} descriptors",
+        admitted.len(),
+        rows.len()
     );
-    assert!(!admitted.is_empty(), "nothing is taken at all");
+    assert!((1..admitted.len()).contains(&rows.len()), "{}", rows.len());
     assert_calm(&daemon);
     assert!(!daemon.is_over(), "{}", daemon.log());
     for run in &admitted {
@@ -341,8 +354,6 @@ fn p87_with_64_descriptors_new_work_waits_or_is_refused_and_all_is_cancelled_onc
             matches!(asked.status, 200 | 202).then_some(())
         });
     }
-    // A gap: with none left what runs cannot be ended; nothing of it is lost.
-    allow(&daemon, 4_096);
     for run in &admitted {
         let row = daemon.sealed(run, 3 * SOON);
         let end = reason(&row);
@@ -353,6 +364,92 @@ fn p87_with_64_descriptors_new_work_waits_or_is_refused_and_all_is_cancelled_onc
     }
     let fine = daemon.post("/v1/runs?wait=cleanup", &[], &script("echo again"));
     assert_eq!(reason(&fine.status_is(200).json), "completed");
+    agree(&daemon, Duration::from_secs(2));
+    assert_nothing_left(&daemon);
+}
+
+/// Live runs when the bound is cut, and runs that are asked for then.
+const LIVE: usize = 28;
+const LATE: usize = 6;
+
+/// Asks for something over a connection of its own, which ends with it.
+fn anew(daemon: &Daemon, path: &str, body: &str) -> Answer {
+    let address = daemon.url().strip_prefix("http://").expect("its address");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        daemon.key(),
+        body.len()
+    );
+    let asked = until("an answer", SOON, || {
+        let mut stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(SOON)).ok()?;
+        stream.write_all(head.as_bytes()).ok()?;
+        stream.write_all(body.as_bytes()).ok()?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).ok()?;
+        (!said.is_empty()).then_some(said)
+    });
+    let (head, text) = asked.split_once("\r\n\r\n").expect("a whole answer");
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+    Answer {
+        status: status.expect("a status"),
+        json: serde_json::from_str(text).unwrap_or_default(),
+        text: text.to_owned(),
+        retry_after: None,
+    }
+}
+
+#[test]
+fn p87_a_daemon_cut_to_64_descriptors_amid_its_runs_ends_every_one_of_them() {
+    let daemon = Daemon::start(&["--warm", "0", "--running-max", "64"], &[]);
+    let runs: Vec<String> = (0..LIVE)
+        .map(|number| printing(&daemon, &format!("printf {number:02}"), 2))
+        .collect();
+    let address = daemon.url().strip_prefix("http://").expect("its address");
+    let silent: Vec<TcpStream> = (0..16)
+        .map(|_| TcpStream::connect(address).expect("reach it"))
+        .collect();
+    let folder = format!("/proc/{}/fd", daemon.pid());
+    let open = || std::fs::read_dir(&folder).map_or(0, Iterator::count);
+    until("the silent ones to be let in", SOON, || {
+        (open() > FEW as usize + silent.len()).then_some(())
+    });
+    allow(&daemon, FEW);
+    // The control: there are not the numbers for what is new.
+    let body = script("sleep 600").to_string();
+    let late = |_| {
+        anew(&daemon, "/v1/runs?wait=none", &body)
+            .status_is(202)
+            .run()
+    };
+    let late: Vec<String> = (0..LATE).map(late).collect();
+    assert_calm(&daemon);
+    let waits = |run: &&String| daemon.row(run)["state"] == "queued";
+    assert!(late.iter().filter(waits).count() > LATE / 2, "{late:?}");
+    for run in runs.iter().chain(&late) {
+        let path = format!("/v1/runs/{run}/cancel");
+        let asked = anew(&daemon, &path, "");
+        assert!(matches!(asked.status, 200 | 202), "{}", asked.text);
+    }
+    for (number, run) in runs.iter().enumerate() {
+        let row = daemon.sealed(run, 3 * SOON);
+        assert_eq!(reason(&row), "cancelled", "{row:#}");
+        // What it printed was kept all the same.
+        let log = daemon.get(&format!("/v1/runs/{run}/logs/stdout"));
+        assert_eq!(log.status_is(200).text, format!("{number:02}"));
+    }
+    for run in &late {
+        assert_eq!(reason(&daemon.sealed(run, SOON)), "cancelled");
+    }
+    // The next ones begin, now that there are some.
+    let next = daemon.post("/v1/runs?wait=cleanup", &[], &script("echo next"));
+    assert_eq!(reason(&next.status_is(200).json), "completed");
+    assert_eq!(allowed(&daemon), FEW, "all that with so few");
+    for run in [&runs[0], &runs[LIVE - 1]] {
+        assert_proven(&daemon, run);
+    }
+    drop(silent);
     agree(&daemon, Duration::from_secs(2));
     assert_nothing_left(&daemon);
 }

@@ -1,5 +1,4 @@
-//! Three hundred cycles with random deaths of parts, and many without (P88): what daemon and worker hold is back at
-//! its base.
+//! Many cycles, with deaths of parts and without (P88): what daemon and worker hold is back at its base.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{SOON, agree, assert_nothing_left, script};
 
+/// How many cycles with deaths; `cargo xtask soak` does 2,000 of both kinds.
 const CYCLES: usize = 300;
 /// Callers at once.
 const CALLERS: usize = 4;
@@ -96,7 +96,8 @@ fn cycle(daemon: &Daemon, number: usize) {
 }
 
 #[test]
-fn p88_after_three_hundred_cycles_with_deaths_the_daemon_holds_what_it_held() {
+fn p88_after_cycles_with_deaths_the_daemon_holds_what_it_held() {
+    let count = asked(CYCLES);
     let daemon = Daemon::start(&["--warm", "0"], &[]);
     // What is made once, on first use, is not what is looked for.
     for number in 0..12 {
@@ -110,14 +111,14 @@ fn p88_after_three_hundred_cycles_with_deaths_the_daemon_holds_what_it_held() {
         for caller in 0..CALLERS {
             let daemon = &daemon;
             scope.spawn(move || {
-                for number in (caller..CYCLES).step_by(CALLERS) {
+                for number in (caller..count).step_by(CALLERS) {
                     cycle(daemon, number);
                 }
             });
         }
     });
     let rows = daemon.rows("");
-    assert!(rows.len() > CYCLES, "{}", rows.len());
+    assert!(rows.len() >= count.min(500), "{}", rows.len());
     assert!(rows.iter().all(|row| row["state"] == "sealed"));
     agree(&daemon, Duration::from_secs(4));
     // A worker that was killed last is started by whoever needs it.
@@ -142,7 +143,7 @@ fn p88_after_three_hundred_cycles_with_deaths_the_daemon_holds_what_it_held() {
     assert_nothing_left(&daemon);
 }
 
-/// How many cycles without deaths; `cargo xtask soak` does 2,000.
+/// How many cycles without deaths.
 const FLAT: usize = 200;
 /// How many short ones go before the base is taken: caches and arenas are filled by then, and not before.
 const BEFORE: usize = 800;
@@ -206,9 +207,9 @@ fn sizes(daemon: &Daemon) -> Vec<(String, usize)> {
 }
 
 /// How many cycles; more where that is asked for.
-fn flat_cycles() -> usize {
+fn asked(usual: usize) -> usize {
     let told = std::env::var("LEASEHOLD_SOAK").ok();
-    told.and_then(|text| text.parse().ok()).unwrap_or(FLAT)
+    told.and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
 /// So many create, execute and destroy cycles, a few at a time; one in three is cancelled.
@@ -263,7 +264,7 @@ fn p88_after_many_cycles_daemon_worker_and_host_hold_what_they_held() {
     cycles(&daemon, 24);
     agree_but_pool(&daemon);
     let base = sizes(&daemon);
-    let (count, worker) = (flat_cycles(), daemon.supervisor());
+    let (count, worker) = (asked(FLAT), daemon.supervisor());
     let begun = Instant::now();
     cycles(&daemon, count);
     eprintln!("{count} cycles in {:?}", begun.elapsed());

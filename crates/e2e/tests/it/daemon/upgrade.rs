@@ -192,3 +192,120 @@ fn uploaded(stream: &mut TcpStream) -> String {
         said.extend_from_slice(&piece[..bytes]);
     }
 }
+
+/// Has a build with debug assertions be the next version, in its format of the store or in its protocol.
+const NEWER: &str = "LEASEHOLD_NEWER";
+
+/// Begins a run that stays until it is told to go on.
+fn staying(daemon: &Daemon, folder: &Path) -> String {
+    let text = "echo up; while [ ! -e /workspace/go ]; do sleep 0.05; done; echo x >> log";
+    let ticket = daemon.offer(folder, "read_write");
+    let headers = [("leasehold-directory", ticket.as_str())];
+    let run = daemon
+        .post("/v1/runs?wait=none", &headers, &script(text))
+        .run();
+    let log = format!("/v1/runs/{run}/logs/stdout");
+    until("it is up", SOON, || {
+        daemon.get(&log).text.contains("up").then_some(())
+    });
+    run
+}
+
+/// What the daemon keeps that no opening of a database touches, and the sandboxes that live.
+fn kept(daemon: &Daemon) -> (Vec<(PathBuf, Vec<u8>)>, Vec<String>) {
+    let own = daemon.instance().state().join("daemon");
+    let mut files = Vec::new();
+    let mut open = vec![own];
+    while let Some(folder) = open.pop() {
+        for path in fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            match path.is_dir() {
+                true => open.push(path),
+                // The engine moves its log into the database whenever somebody has looked.
+                false if name.starts_with("store.") => {}
+                false => files.push((path.clone(), fs::read(&path).unwrap())),
+            }
+        }
+    }
+    files.sort();
+    (files, daemon.sandboxes())
+}
+
+/// Starts it as another version, which must refuse with all of these words and change nothing.
+fn assert_refuses(daemon: &mut Daemon, variables: &[(&str, &str)], words: &[&str]) {
+    let before = kept(daemon);
+    daemon.spawn(variables);
+    let ended = daemon.await_end();
+    assert!(!matches!(ended.status, 0 | 101 | 134), "{}", ended.story());
+    for word in words {
+        assert!(ended.err().contains(word), "{word}: {}", ended.story());
+    }
+    assert!(kept(daemon) == before, "it changed something");
+}
+
+/// The last line of what the run leaves, once it may go on.
+fn finished(daemon: &Daemon, folder: &Path, run: &str) {
+    assert_eq!(daemon.row(run)["state"], "running");
+    daemon.instance().write(&folder.join("go"), "");
+    let row = daemon.sealed(run, SOON);
+    assert_eq!(reason(&row), "completed", "{row:#}");
+    assert_eq!(super::lines(&folder.join("log")), 1, "executed once");
+    assert_proven(daemon, run);
+    fs::remove_file(folder.join("go")).unwrap();
+}
+
+#[test]
+fn p85_the_next_version_goes_on_over_live_state_and_the_one_before_refuses_that_of_the_next() {
+    let name = "daemon::upgrade::p85_the_next_version_goes_on_over_live_state_and_the_one_before_refuses_that_of_the_next";
+    if cfg!(not(debug_assertions)) {
+        leasehold_e2e::skip(
+            name,
+            "builds with debug assertions alone can be the next version",
+        );
+        return;
+    }
+    let mut daemon = Daemon::start(&["--warm", "0"], &[]);
+    let [first, second] = ["first", "second"].map(|name| daemon.instance().scratch(name));
+    let before = staying(&daemon, &first);
+    daemon.kill();
+    // The next version has another format, and goes on with what lives.
+    daemon.restart(&[(NEWER, "store")]);
+    agree(&daemon, AGREE);
+    let after = staying(&daemon, &second);
+    daemon.kill();
+    // The control that it was another: the version before knows its format, and not that.
+    let words = ["newer version", "(format 4, this program knows up to 3)"];
+    assert_refuses(&mut daemon, &[], &words);
+    daemon.restart(&[(NEWER, "store")]);
+    agree(&daemon, AGREE);
+    finished(&daemon, &first, &before);
+    finished(&daemon, &second, &after);
+    assert_eq!(daemon.taken(), 2, "each begun once");
+    assert_nothing_left(&daemon);
+}
+
+#[test]
+fn p85_a_version_that_cannot_talk_to_a_live_worker_says_so_and_leaves_it_alone() {
+    let name = "daemon::upgrade::p85_a_version_that_cannot_talk_to_a_live_worker_says_so_and_leaves_it_alone";
+    if cfg!(not(debug_assertions)) {
+        leasehold_e2e::skip(
+            name,
+            "builds with debug assertions alone can be the next version",
+        );
+        return;
+    }
+    let mut daemon = Daemon::start(&["--warm", "0"], &[]);
+    let folder = daemon.instance().scratch("live");
+    let live = staying(&daemon, &folder);
+    daemon.kill();
+    let words = ["the worker of another version", "speaks protocol version"];
+    assert_refuses(&mut daemon, &[(NEWER, "protocol")], &words);
+    daemon.restart(&[]);
+    agree(&daemon, AGREE);
+    finished(&daemon, &folder, &live);
+    assert_eq!(daemon.taken(), 1, "begun once");
+    assert_nothing_left(&daemon);
+}

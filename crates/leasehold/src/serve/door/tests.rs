@@ -33,11 +33,13 @@ async fn opened(connections: usize) -> (SocketAddr, watch::Sender<bool>) {
             }),
         );
     let width = Width {
+        descriptors: 1_024,
         connections,
         head: SHORT,
     };
     let (close, closing) = watch::channel(false);
-    tokio::spawn(serve(listener, router, width, closing));
+    let descriptors = Descriptors::unbounded();
+    tokio::spawn(serve(listener, router, width, descriptors, closing));
     (address, close)
 }
 
