@@ -121,7 +121,7 @@ impl Platform {
             [os, architecture, variant] => (os, architecture, Some(*variant)),
             _ => return None,
         };
-        parts.iter().all(|part| word(part)).then(|| Self {
+        parts.iter().all(word).then(|| Self {
             os: (*os).to_owned(),
             architecture: (*architecture).to_owned(),
             variant: variant.map(str::to_owned),

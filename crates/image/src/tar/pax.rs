@@ -60,8 +60,11 @@ fn wrong(why: &str) -> TarError {
     TarError::entry(b"PAX extension", why)
 }
 
-/// The first record: key, value and what is after it.
-fn record(bytes: &[u8]) -> Result<(&[u8], &[u8], &[u8]), &'static str> {
+/// Key, value and what is after them.
+type Record<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+
+/// The first record.
+fn record(bytes: &[u8]) -> Result<Record<'_>, &'static str> {
     let digits = bytes
         .iter()
         .take_while(|byte| byte.is_ascii_digit())

@@ -61,7 +61,7 @@ pub struct Decoded<R: Read> {
 enum Source<R: Read> {
     None(BufReader<R>),
     Gzip(MultiGzDecoder<BufReader<R>>),
-    Zstd(Frames<BufReader<R>>),
+    Zstd(Box<Frames<BufReader<R>>>),
 }
 
 impl<R: Read> Decoded<R> {
@@ -74,11 +74,11 @@ impl<R: Read> Decoded<R> {
         let source = match Compression::of(source.fill_buf()?) {
             Compression::None => Source::None(source),
             Compression::Gzip => Source::Gzip(MultiGzDecoder::new(source)),
-            Compression::Zstd => Source::Zstd(Frames {
+            Compression::Zstd => Source::Zstd(Box::new(Frames {
                 idle: Some(source),
                 frame: None,
                 window: limits.window_bytes,
-            }),
+            })),
         };
         Ok(Self {
             source,

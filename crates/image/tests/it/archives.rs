@@ -237,7 +237,7 @@ fn wrong_configs(layers: &[Vec<u8>], made: &layout::Made) -> Vec<Wrong> {
             .replace(text, by);
         (
             text.clone().into_bytes(),
-            layout::manifest(text.as_bytes(), &[described.clone()]),
+            layout::manifest(text.as_bytes(), std::slice::from_ref(&described)),
         )
     };
     let machine = Platform::host().architecture;
@@ -351,7 +351,7 @@ fn a_layer_that_is_not_compressed_and_has_no_bytes_is_one() {
     let store = ground.store();
     let folder = ground.path.join("layout");
     let empty = Tar::new().end();
-    let configuration = config(&[empty.clone()]);
+    let configuration = config(std::slice::from_ref(&empty));
     let made = layout::Made {
         manifest: layout::manifest(&configuration, &[describe(PLAIN, &empty)]),
         config: configuration,

@@ -15,7 +15,7 @@ use crate::tarball::{Header, Tar};
 fn meets(limits: Limits, layer: Vec<u8>, limit: &str) {
     let ground = Ground::new();
     let store = ground.store_with(limits);
-    let error = load(&ground, &store, &[layer.clone()]).unwrap_err();
+    let error = load(&ground, &store, std::slice::from_ref(&layer)).unwrap_err();
     assert!(
         error.to_string().contains(&format!("limit `{limit}`")),
         "{error}"
