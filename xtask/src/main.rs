@@ -83,7 +83,7 @@ fn dispatch(words: &[&str]) -> Result<Tally> {
         ["tidy"] => tidy::run(),
         ["bench", rest @ ..] => bench::run(rest),
         ["soak"] => bench::soak(),
-        ["setup"] => setup::run(&[&setup::DEMO[..], &setup::TESTS[..]].concat()),
+        ["setup"] => setup::all(),
         ["demo"] => demo::run(),
         ["wasm"] => wasm::run(wasm::Speed::Release),
         ["wasm", "--dev"] => wasm::run(wasm::Speed::Dev),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::step;
 use crate::tally::Tally;
+use crate::{step, tree};
 
 /// What somebody needs to build and to run the demo: package and the program it brings.
 pub(crate) const DEMO: [(&str, &str); 4] = [
@@ -26,6 +26,52 @@ pub(crate) const TESTS: [(&str, &str); 5] = [
     ("util-linux", "setpriv"),
     ("qemu-system-x86", "qemu-system-x86_64"),
 ];
+
+/// What the tests of images need besides.
+const IMAGES: [(&str, &str); 3] = [
+    ("skopeo", "skopeo"),
+    ("umoci", "umoci"),
+    ("busybox-static", "busybox"),
+];
+
+/// A registry for them, which is unpacked and never installed: the package would start a service that everybody
+/// can reach.
+const REGISTRY: &str = "docker-registry";
+
+/// Everything that the demo and the tests need.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn all() -> Result<Tally> {
+    let mut tally = run(&[&DEMO[..], &TESTS[..], &IMAGES[..]].concat())?;
+    tally.add(registry()?);
+    Ok(tally)
+}
+
+/// Has that registry in `target/tools`.
+///
+/// # Errors
+/// When apt-get cannot be started or takes longer than ten minutes.
+fn registry() -> Result<Tally> {
+    let mut tally = Tally::default();
+    let tools = tree::target().join("tools");
+    if there(REGISTRY) || tools.join("usr/bin").join(REGISTRY).is_file() {
+        tally.passed += 1;
+        return Ok(tally);
+    }
+    std::fs::create_dir_all(&tools).context("make target/tools")?;
+    let script = format!(
+        "apt-get download -qq {REGISTRY} && dpkg-deb -x {REGISTRY}_*.deb . && rm {REGISTRY}_*.deb"
+    );
+    let mut fetch = Command::new("sh");
+    fetch.args(["-ec", &script]).current_dir(&tools);
+    let (_, status) = step::tee_status(REGISTRY, &mut fetch, Duration::from_secs(600))?;
+    match status.success() {
+        true => tally.passed += 1,
+        false => tally.skip("setup docker-registry", "apt-get could not download it"),
+    }
+    Ok(tally)
+}
 
 /// Installs what is missing of `packages`. A package that cannot be had is a skip: what needs it says
 /// so again when it is its turn.

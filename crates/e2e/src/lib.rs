@@ -17,6 +17,7 @@ mod daemon;
 mod helper;
 mod instance;
 mod inventory;
+mod registry;
 mod skips;
 mod wait;
 
@@ -27,5 +28,6 @@ pub use daemon::{Answer, Daemon};
 pub use helper::c_helper;
 pub use instance::{Instance, Who};
 pub use inventory::Inventory;
+pub use registry::{Protection, Registry, busybox_layout, done, registry_program};
 pub use skips::{Need, need, skip};
 pub use wait::{patience, until};

@@ -224,6 +224,29 @@ impl Ruleset {
         Self::below(place, BELOW_WRITABLE)
     }
 
+    /// Reading below some places, and in one making, changing and removing files, directories, links and the
+    /// marks of removed names, which are character devices. `None` where the kernel has no Landlock.
+    ///
+    /// # Errors
+    /// As [`Ruleset::reading`].
+    #[cfg(feature = "host")]
+    pub fn unpacking(
+        target: BorrowedFd<'_>,
+        lowers: &[BorrowedFd<'_>],
+    ) -> Result<Option<Self>, LandlockError> {
+        let Some(set) = Self::below(target, BELOW_WRITABLE | MAKE_CHAR)? else {
+            return Ok(None);
+        };
+        for lower in lowers {
+            set.add(*lower, BELOW & handled(abi()))
+                .map_err(|source| LandlockError::Rule {
+                    path: "a lower layer",
+                    source,
+                })?;
+        }
+        Ok(Some(set))
+    }
+
     fn below(place: BorrowedFd<'_>, access: u64) -> Result<Option<Self>, LandlockError> {
         let Some(set) = Self::nothing(false)? else {
             return Ok(None);

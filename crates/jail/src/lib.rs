@@ -18,6 +18,8 @@ pub mod mount;
 pub mod namespaces;
 #[cfg(feature = "host")]
 pub mod spawn;
+#[cfg(feature = "host")]
+pub mod unpacking;
 
 pub mod caps;
 pub mod exec;

@@ -2,6 +2,7 @@
 
 pub(crate) mod daemon;
 pub(crate) mod help;
+pub(crate) mod image;
 pub(crate) mod template;
 
 use std::ffi::OsString;
@@ -68,6 +69,9 @@ pub(crate) enum Command {
     /// Make, list and revoke the keys of a daemon
     #[command(subcommand)]
     Key(daemon::KeyCommand),
+    /// Pull, load, list, check and remove images
+    #[command(subcommand)]
+    Image(image::ImageCommand),
     /// Build, list and remove snapshot templates: interpreters that have started
     #[command(subcommand)]
     Template(template::TemplateCommand),

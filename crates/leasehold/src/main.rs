@@ -8,6 +8,7 @@ mod doctor;
 mod env;
 mod fault;
 mod gather;
+mod image;
 mod place;
 mod policy;
 mod prune;
@@ -31,6 +32,12 @@ use fault::Fault;
 use leasehold_backend::process::start::Begun;
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == image::UNPACK)
+    {
+        return ExitCode::from(leasehold_image::unpack::child::main());
+    }
     if is_plain_supervisor() {
         return end(supervise::supervisor(&cli::SupervisorFlags::default()));
     }
@@ -103,6 +110,7 @@ fn dispatch(command: Command, begun: Option<Begun>) -> Result<ExitCode, Fault> {
         Command::Pool(flags) => supervise::pool(&flags),
         Command::Stop => supervise::stop(),
         Command::Doctor(flags) => doctor::main(&flags),
+        Command::Image(command) => image::main(&command),
         Command::Template(command) => template::main(&command),
         Command::Bench(flags) => bench::main(&flags),
         Command::Completion { shell } => {

@@ -33,7 +33,10 @@ const TWICE: [(&str, &str); 12] = [
     ("chacha20", ENGINE),
     ("cpufeatures", ENGINE),
     ("embedded-io", ENGINE),
-    ("getrandom", ENGINE),
+    (
+        "getrandom",
+        "of the WebAssembly engine's own tree, and of what makes the keys of TLS",
+    ),
     ("hashbrown", ENGINE),
     ("io-lifetimes", ENGINE),
     ("itertools", ENGINE),

@@ -10,6 +10,7 @@
 //! - `starting`: what a supervisor has of its starter.
 //! - `daemon`: the daemon, killed, crowded, starved and lied to.
 //! - `probes_*`: hostile guests, by the number of the probe they answer.
+//! - `images`: images from a real registry and from files, through the command line.
 //! - `modules`: WebAssembly: modules, interpreters and templates; `guests` are those of the crate `wasm`.
 //! - `record`: reading records in assertions; no tests.
 //!
@@ -34,6 +35,7 @@ mod ends;
 #[path = "../../../wasm/tests/it/guests.rs"]
 #[allow(dead_code, reason = "each crate uses some of them")]
 mod guests;
+mod images;
 mod module_ends;
 mod modules;
 mod probes_escape;

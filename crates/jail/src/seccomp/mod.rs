@@ -12,6 +12,8 @@ mod compile;
 mod rule;
 mod set_id;
 mod table;
+#[cfg(feature = "host")]
+mod unpack;
 mod wasm;
 
 use std::fmt::Write as _;

@@ -26,7 +26,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
         "Service",
         &["serve", "ps", "cancel", "tool", "policy", "tenant", "key"],
     ),
-    ("Host", &["doctor", "bench", "pool", "template"]),
+    ("Host", &["doctor", "bench", "pool", "image", "template"]),
     ("Upkeep", &["sweep", "prune", "stop", "completion"]),
 ];
 

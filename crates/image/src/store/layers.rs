@@ -1,0 +1,132 @@
+//! Layers as overlayfs wants them, each unpacked once.
+
+use std::fs::File;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use leasehold_core::digest::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::files::{self, read_record};
+use super::{Progress, Store, Watch};
+use crate::error::{ImageError, Result, at};
+use crate::unpack::{Answer, Request, Unpacked};
+
+/// What is kept beside an unpacked layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// The bytes it was unpacked from.
+    pub blob: Digest,
+    /// Their digest without compression.
+    pub diff_id: Digest,
+    /// What was found in them.
+    pub unpacked: Unpacked,
+}
+
+/// A layer to be had unpacked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) blob: &'a Digest,
+    pub(super) diff_id: &'a Digest,
+    /// Of it and all below it.
+    pub(super) chain_id: &'a Digest,
+    /// Names of the layers below, the lowest first.
+    pub(super) below: &'a [String],
+}
+
+impl Store {
+    /// The directory of an unpacked layer.
+    pub(super) fn layer(&self, key: &str) -> PathBuf {
+        self.at("layers").join(key)
+    }
+
+    /// What is known of an unpacked layer.
+    ///
+    /// # Errors
+    /// When its record cannot be read.
+    pub fn layer_record(&self, key: &str) -> Result<Option<LayerRecord>> {
+        read_record(&self.layer(key).join("layer.json"))
+    }
+
+    /// The name under which a layer is unpacked, if it is: by its diff id, or where it leans by its chain id.
+    fn unpacked(&self, wanted: Wanted<'_>) -> Result<Option<String>> {
+        for key in [wanted.diff_id.hex(), chain_key(wanted.chain_id)] {
+            if let Some(record) = self.layer_record(&key)?
+                && record.diff_id == *wanted.diff_id
+            {
+                return Ok(Some(key));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has a layer unpacked unless it is; whoever comes meanwhile waits for it. Gives its name.
+    pub(super) fn unpack(&self, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<String> {
+        if let Some(key) = self.unpacked(wanted)? {
+            return Ok(key);
+        }
+        let name = format!("layer-{}", wanted.diff_id.hex());
+        let _one = self.once(&name, || watch.tell(Progress::Waiting(*wanted.blob)))?;
+        if let Some(key) = self.unpacked(wanted)? {
+            return Ok(key);
+        }
+        watch.tell(Progress::Unpacking(*wanted.blob));
+        let work = self.work()?;
+        let made = work.path().join("layer");
+        let unpacked = self.unpack_into(&made, wanted, None)?;
+        let key = match unpacked.leans {
+            true => chain_key(wanted.chain_id),
+            false => wanted.diff_id.hex(),
+        };
+        let record = LayerRecord {
+            blob: *wanted.blob,
+            diff_id: *wanted.diff_id,
+            unpacked,
+        };
+        self.write_record(&made.join("layer.json"), &record)?;
+        // One call for all files, and the record with them.
+        let folder = File::open(&made).map_err(at("open", &made))?;
+        rustix::fs::syncfs(&folder).map_err(at("sync", &made))?;
+        let path = self.layer(&key);
+        std::fs::rename(&made, &path).map_err(at("rename to", &path))?;
+        files::sync_directory(&self.at("layers"))?;
+        watch.tell(Progress::Unpacked(*wanted.blob));
+        Ok(key)
+    }
+
+    /// Has a layer unpacked into a directory that is not there yet, and compared where that is asked for.
+    pub(super) fn unpack_into(
+        &self,
+        made: &Path,
+        wanted: Wanted<'_>,
+        against: Option<&Path>,
+    ) -> Result<Unpacked> {
+        files::make_directory(made)?;
+        let target = made.join("fs");
+        // Readable by everybody: it becomes the root of a sandbox, and nobody else gets as far as here.
+        std::fs::DirBuilder::new()
+            .mode(0o755)
+            .create(&target)
+            .map_err(at("make", &target))?;
+        let below = wanted.below.iter().rev();
+        let request = Request {
+            blob: self.blob(wanted.blob),
+            target,
+            lowers: below.map(|key| self.layer(key).join("fs")).collect(),
+            diff_id: *wanted.diff_id,
+            limits: self.limits,
+            against: against.map(Path::to_owned),
+        };
+        let layer = *wanted.blob;
+        match self.worker.run(&request) {
+            Ok(Answer::Done(unpacked)) => Ok(*unpacked),
+            Ok(Answer::Refused(why)) => Err(ImageError::Layer { layer, why }),
+            Ok(Answer::Failed(why)) | Err(why) => Err(ImageError::Unpacker { layer, why }),
+        }
+    }
+}
+
+/// The name of a layer that leans on those below.
+fn chain_key(chain_id: &Digest) -> String {
+    format!("chain-{}", chain_id.hex())
+}

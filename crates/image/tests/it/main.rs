@@ -1,0 +1,26 @@
+//! The store, as its users see it: through `Store`, with the unpacking process as it is.
+//!
+//! Where a new test goes:
+//! - `layers`: what an entry of a layer does, and what none may do; each attack with a reader that it works on.
+//! - `bombs`: bounds, each by its name.
+//! - `archives`: layouts and archives of `docker save`.
+//! - `hostile`: a registry that lies, stalls and breaks off.
+//! - `reference`: our reader of archives beside another one.
+//! - `sharing`: scopes, names, leases, collection, verification.
+//! - `tarball`, `layout`, `server`: makers of archives, layouts and registries; no tests.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a panic in a test is its failure"
+)]
+
+mod archives;
+mod bombs;
+mod hostile;
+mod layers;
+mod layout;
+mod reference;
+mod server;
+mod sharing;
+mod tarball;

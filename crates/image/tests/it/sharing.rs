@@ -1,0 +1,240 @@
+//! Who may use what, what is kept, and what is found altered.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use leasehold_core::digest::Digest;
+use leasehold_image::ImageError;
+use leasehold_image::archive::LoadOptions;
+use leasehold_image::reference::Reference;
+use leasehold_image::registry::PullOptions;
+use leasehold_image::store::{Scope, Store};
+
+use crate::layout::{Ground, image, load};
+use crate::server::{Answer, Server};
+use crate::tarball::Tar;
+
+fn count(store: &Store, folder: &str) -> usize {
+    fs::read_dir(store.root().join(folder)).unwrap().count()
+}
+
+/// P80: what one tenant brought, another has not, by name or by digest, until the registry gives it to them too.
+#[test]
+fn p80_an_image_of_one_tenant_is_not_anothers() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let made = image(&[Tar::new().file("secret", b"of a").end()]);
+    let path = Digest::of(&made.layers[0]).to_string();
+    let server = Server::of(made.clone(), |asked, _, good| {
+        // The registry knows one key.
+        match asked.authorization.as_deref() {
+            Some("Basic YTprZXk=") => good,
+            _ => Answer::new(401, b"").header("www-authenticate", "Basic realm=\"x\""),
+        }
+    });
+    let [a, b] = ["a", "b"].map(|name| Scope::new(name).unwrap());
+    let reference = Reference::parse(&format!("{}/x:1", server.host)).unwrap();
+    let key = PullOptions {
+        credentials: Some(leasehold_image::registry::Credentials {
+            user: "a".to_owned(),
+            password: "key".to_owned(),
+        }),
+        ..PullOptions::default()
+    };
+    let image = store.pull(&a, &reference, &key, &()).unwrap();
+    for text in [reference.to_string(), image.digest.to_string()] {
+        let error = store.find(&b, &text).unwrap_err();
+        assert!(matches!(error, ImageError::Absent(_)), "{error}");
+    }
+    assert!(store.mount_plan(&b, &image.digest).is_err());
+    let error = store
+        .pull(&b, &reference, &PullOptions::default(), &())
+        .unwrap_err();
+    assert!(
+        matches!(error, ImageError::Answer { status: 401, .. }),
+        "{error}"
+    );
+    assert_eq!(server.count(&path), 1);
+
+    // B has a registry of its own that names the layer of A, whose digest it knows, and has not the bytes.
+    let liar = Server::of(made.clone(), {
+        let path = path.clone();
+        move |asked, _, good| match asked.path.ends_with(&path) {
+            true => Answer::new(404, b""),
+            false => good,
+        }
+    });
+    let own = Reference::parse(&format!("{}/x:1", liar.host)).unwrap();
+    let error = store
+        .pull(&b, &own, &PullOptions::default(), &())
+        .unwrap_err();
+    assert!(
+        matches!(error, ImageError::Answer { status: 404, .. }),
+        "{error}"
+    );
+    assert!(store.mount_plan(&b, &image.digest).is_err());
+
+    // With the key B brings the bytes itself, and they are here once.
+    let blobs = count(&store, "blobs/sha256");
+    store.pull(&b, &reference, &key, &()).unwrap();
+    assert_eq!(server.count(&path), 2);
+    assert_eq!(
+        (count(&store, "blobs/sha256"), count(&store, "layers")),
+        (blobs, 1)
+    );
+    for name in ["", "A", "a/b", "..", &"x".repeat(65)] {
+        assert!(Scope::new(name).is_err(), "{name}");
+    }
+}
+
+/// Collection frees what nobody refers to, and nothing that has a lease, in this process or in another.
+#[test]
+fn a_lease_keeps_an_image_and_nothing_else_does() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let image = load(&ground, &store, &[Tar::new().file("x", b"x").end()]).unwrap();
+    let scope = Scope::host();
+    assert_eq!(store.collect(false).unwrap().layers, 0);
+    let plan = store.mount_plan(&scope, &image.digest).unwrap();
+    store.remove(&scope, &image.digest.to_string()).unwrap();
+    assert!(store.image(&scope, &image.digest).unwrap().is_none());
+    let kept = store.collect(false).unwrap();
+    assert_eq!((kept.blobs, kept.layers, kept.leases), (0, 0, 1));
+    assert_eq!(fs::read(plan.lower[0].join("x")).unwrap(), b"x");
+
+    // It goes on with whoever was passed its descriptor.
+    let passed = plan.lease.as_fd().try_clone_to_owned().unwrap();
+    let mut other = Command::new("sleep")
+        .arg("60")
+        .stdin(Stdio::from(passed))
+        .spawn()
+        .unwrap();
+    drop(plan.lease);
+    assert_eq!(store.collect(false).unwrap().leases, 1);
+    assert!(plan.lower[0].exists());
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let would = store.collect(true).unwrap();
+    assert_eq!((would.blobs, would.layers, would.leases), (3, 1, 0));
+    assert!(plan.lower[0].exists());
+    let freed = store.collect(false).unwrap();
+    assert_eq!(freed, would);
+    assert!(!plan.lower[0].exists());
+    for folder in ["blobs/sha256", "layers", "leases", "work"] {
+        assert_eq!(count(&store, folder), 0, "{folder}");
+    }
+}
+
+#[test]
+fn names_go_one_by_one_and_the_image_with_the_last() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let folder = ground.path.join("layout");
+    let made = image(&[Tar::new().end()]);
+    made.write(&folder);
+    let scope = Scope::host();
+    for name in ["docker.io/library/x:1", "docker.io/library/x:2"] {
+        let options = LoadOptions {
+            name: Some(name.to_owned()),
+            ..LoadOptions::default()
+        };
+        store.load(&scope, &folder, &options, &()).unwrap();
+    }
+    assert_eq!(
+        store.remove(&scope, "x:1").unwrap(),
+        ["docker.io/library/x:1"]
+    );
+    assert!(store.find(&scope, "x:1").is_err() && store.find(&scope, "x:2").is_ok());
+    let gone = store.remove(&scope, "x:2").unwrap();
+    assert_eq!(
+        gone,
+        [
+            "docker.io/library/x:2".to_owned(),
+            made.digest().to_string()
+        ]
+    );
+    assert!(store.images(&scope).unwrap().is_empty());
+    assert!(store.remove(&scope, "x:2").is_err());
+}
+
+/// What is altered afterwards is found and named: bytes, files, attributes, and what was added.
+#[test]
+fn verification_names_what_is_altered() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let layer = Tar::new()
+        .directory("d", 0o755)
+        .file("d/a", b"one")
+        .file("d/b", b"two")
+        .link("l", "a")
+        .end();
+    let image = load(&ground, &store, &[layer]).unwrap();
+    assert!(store.verify(&image).unwrap().is_empty());
+    let root = store
+        .mount_plan(&Scope::host(), &image.digest)
+        .unwrap()
+        .lower
+        .remove(0);
+    let says = |what: &str| {
+        let found = store.verify(&image).unwrap();
+        let hit = found.iter().any(|one| one.what.contains(what));
+        assert!(hit, "{what}: {found:?}");
+    };
+    fs::write(root.join("d/a"), "ONE").unwrap();
+    says("d/a: its content is altered");
+    fs::write(root.join("d/a"), "one").unwrap();
+    fs::write(root.join("d/c"), "").unwrap();
+    says("d/c: it is not of the layer");
+    fs::remove_file(root.join("d/c")).unwrap();
+    fs::remove_file(root.join("d/b")).unwrap();
+    says("d/b: it is missing");
+    fs::write(root.join("d/b"), "two").unwrap();
+    fs::set_permissions(
+        root.join("d/b"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o666),
+    )
+    .unwrap();
+    says("d/b: its mode is altered");
+    fs::set_permissions(
+        root.join("d/b"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o644),
+    )
+    .unwrap();
+    fs::remove_file(root.join("l")).unwrap();
+    std::os::unix::fs::symlink("b", root.join("l")).unwrap();
+    says("l: it leads elsewhere");
+    let blob = store
+        .root()
+        .join("blobs/sha256")
+        .join(image.layers[0].blob.hex());
+    fs::set_permissions(&blob, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::write(&blob, "other").unwrap();
+    says("its bytes are altered");
+    fs::remove_file(&blob).unwrap();
+    says("it is missing");
+}
+
+/// What a dead maker left goes when the store is opened; what a live one is at stays.
+#[test]
+fn what_dead_makers_left_is_removed_at_the_next_start() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let work = store.root().join("work");
+    fs::create_dir_all(work.join("dead/layer/fs/x")).unwrap();
+    fs::write(work.join("dead.lock"), "").unwrap();
+    fs::create_dir(work.join("orphan")).unwrap();
+    fs::create_dir(work.join("live")).unwrap();
+    let held = fs::File::create(work.join("live.lock")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    ground.store();
+    let mut left: Vec<_> = fs::read_dir(&work)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["live", "live.lock"]);
+    drop(held);
+    ground.store();
+    assert_eq!(count(&store, "work"), 0);
+}
