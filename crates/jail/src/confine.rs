@@ -13,9 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{
-    DumpableBehavior, Gid, Pid, PidfdFlags, Resource, Rlimit, Signal, Uid, chroot, fchdir, getegid,
+    DumpableBehavior, Gid, Pid, PidfdFlags, Resource, Signal, Uid, chroot, fchdir, getegid,
     geteuid, getpid, getppid, pidfd_open, set_dumpable_behavior, set_parent_process_death_signal,
-    setrlimit,
 };
 use rustix::thread::{
     CapabilitySet, UnshareFlags, capabilities, set_no_new_privs, set_thread_groups,
@@ -209,13 +208,10 @@ fn take_limits(to: &Confinement<'_>) -> Result<(), ConfineError> {
         (Resource::Nofile, to.open_files.into()),
     ];
     for (resource, value) in rows {
-        let hard = rustix::process::getrlimit(resource).maximum;
-        let value = Some(hard.map_or(value, |hard| hard.min(value)));
-        let limit = Rlimit {
-            current: value,
-            maximum: value,
-        };
-        step("lower a resource limit", setrlimit(resource, limit))?;
+        step(
+            "lower a resource limit",
+            rlimit::lower(resource, value, value),
+        )?;
     }
     Ok(())
 }

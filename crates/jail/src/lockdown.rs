@@ -6,9 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::process::{
-    DumpableBehavior, Gid, Resource, Rlimit, Uid, getrlimit, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{DumpableBehavior, Gid, Resource, Uid, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
@@ -110,13 +108,10 @@ pub fn lock_down(role: Role<'_>, bounds: &Bounds) -> Result<bool, PostureError> 
 }
 
 fn lower(resource: Resource, value: u64) -> Result<(), PostureError> {
-    let hard = getrlimit(resource).maximum;
-    let value = Some(hard.map_or(value, |hard| hard.min(value)));
-    let limit = Rlimit {
-        current: value,
-        maximum: value,
-    };
-    step("lower a resource limit", setrlimit(resource, limit))
+    step(
+        "lower a resource limit",
+        rlimit::lower(resource, value, value),
+    )
 }
 
 /// No capability is left, and where this process could be another user it is nobody.

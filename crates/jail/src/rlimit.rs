@@ -19,7 +19,8 @@ const WORKLOAD: [(Resource, u64, u64); 6] = [
     (Resource::Nice, 0, 0),
 ];
 
-fn lower(resource: Resource, soft: u64, hard: u64) -> Result<(), Errno> {
+/// Lowers one, as far as it is above these.
+pub(crate) fn lower(resource: Resource, soft: u64, hard: u64) -> Result<(), Errno> {
     let allowed = getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let limit = Rlimit {
         current: Some(soft.min(allowed)),

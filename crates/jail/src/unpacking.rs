@@ -9,8 +9,8 @@
 use std::os::fd::BorrowedFd;
 
 use rustix::process::{
-    DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, chroot, fchdir, getrlimit,
-    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
+    DumpableBehavior, Gid, Resource, Signal, Uid, chroot, fchdir, set_dumpable_behavior,
+    set_parent_process_death_signal,
 };
 use rustix::thread::{
     CapabilitySet, UnshareFlags, capabilities, set_no_new_privs, set_thread_groups,
@@ -149,13 +149,10 @@ fn take_limits(to: &Unpacking<'_>) -> Result<(), PostureError> {
         (Resource::Nofile, OPEN_FILES),
     ];
     for (resource, value) in rows {
-        let hard = getrlimit(resource).maximum;
-        let value = Some(hard.map_or(value, |hard| hard.min(value)));
-        let limit = Rlimit {
-            current: value,
-            maximum: value,
-        };
-        step("lower a resource limit", setrlimit(resource, limit))?;
+        step(
+            "lower a resource limit",
+            rlimit::lower(resource, value, value),
+        )?;
     }
     Ok(())
 }
