@@ -77,7 +77,8 @@ impl Store {
         if let Some(key) = self.unpacked(wanted)? {
             return Ok(key);
         }
-        let name = format!("layer-{}", wanted.diff_id.hex());
+        // Of these bytes on this stack: nobody waits for bytes that only claim to be the same.
+        let name = format!("layer-{}-{}", wanted.chain_id.hex(), wanted.blob.hex());
         let wall = Duration::from_secs(u64::from(self.limits.wall_seconds));
         let waiting = Waiting {
             what: &format!("layer {}", wanted.blob),
@@ -97,14 +98,26 @@ impl Store {
             true => chain_key(wanted.chain_id),
             false => wanted.diff_id.hex(),
         };
-        let kept = self.layer_record(&key)?;
+        self.keep_layer(&key, &made, wanted, unpacked)?;
+        watch.tell(Progress::Unpacked(*wanted.blob));
+        Ok(key)
+    }
+
+    /// Gives an unpacked layer its name, unless the same is there.
+    fn keep_layer(
+        &self,
+        key: &str,
+        made: &Path,
+        wanted: Wanted<'_>,
+        unpacked: Unpacked,
+    ) -> Result<()> {
+        let _one = self.layer_names()?;
+        let kept = self.layer_record(key)?;
         if kept.is_some_and(|kept| kept.diff_id == *wanted.diff_id) {
             // The same without compression: it is kept once.
-            let proof = self.proof(&key, wanted.blob);
-            files::make_directory(&self.layer(&key).join("of"))?;
-            self.write_whole(&proof, b"", 0o400)?;
-            watch.tell(Progress::Unpacked(*wanted.blob));
-            return Ok(key);
+            let proof = self.proof(key, wanted.blob);
+            files::make_directory(&self.layer(key).join("of"))?;
+            return self.write_whole(&proof, b"", 0o400);
         }
         let record = LayerRecord {
             blob: *wanted.blob,
@@ -113,13 +126,11 @@ impl Store {
         };
         self.write_record(&made.join("layer.json"), &record)?;
         // One call for all files, and the record with them.
-        let folder = File::open(&made).map_err(at("open", &made))?;
-        rustix::fs::syncfs(&folder).map_err(at("sync", &made))?;
-        let path = self.layer(&key);
-        std::fs::rename(&made, &path).map_err(at("rename to", &path))?;
-        files::sync_directory(&self.at("layers"))?;
-        watch.tell(Progress::Unpacked(*wanted.blob));
-        Ok(key)
+        let folder = File::open(made).map_err(at("open", made))?;
+        rustix::fs::syncfs(&folder).map_err(at("sync", made))?;
+        let path = self.layer(key);
+        std::fs::rename(made, &path).map_err(at("rename to", &path))?;
+        files::sync_directory(&self.at("layers"))
     }
 
     /// Has a layer unpacked into a directory that is not there yet, and compared where that is asked for.

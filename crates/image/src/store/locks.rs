@@ -64,6 +64,11 @@ impl Store {
         self.lock(&name, FlockOperation::LockExclusive)
     }
 
+    /// Is the one who gives unpacked layers their names.
+    pub(super) fn layer_names(&self) -> Result<Lock> {
+        self.lock("layers", FlockOperation::LockExclusive)
+    }
+
     /// Is the one who does what this name stands for; waits for whoever does it now, within a bound.
     ///
     /// # Errors

@@ -133,6 +133,37 @@ fn p80_a_diff_id_gives_nobody_the_files_of_another() {
     assert_eq!(begun.0.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
+/// P80: two scopes that bring one layer, compressed otherwise, at the same time have it once, and whoever claims its
+/// diff id for other bytes is waited for by nobody.
+#[test]
+fn p80_one_layer_from_two_blobs_at_once_is_kept_once() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let layer = Tar::new().file("x", &vec![7; 3_000_000]).end();
+    let good = image(std::slice::from_ref(&layer));
+    let claimed = format!("locks/layer-{}", Digest::of(&layer).hex());
+    let held = fs::File::create(store.root().join(claimed)).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    std::thread::scope(|threads| {
+        for (name, media, blob) in [("a", GZIP, &good.layers[0]), ("b", PLAIN, &layer)] {
+            let folder = ground.path.join(name);
+            let made = Made {
+                manifest: manifest(&good.config, &[describe(media, blob)]),
+                config: good.config.clone(),
+                layers: vec![blob.clone()],
+            };
+            made.write(&folder);
+            let store = &store;
+            threads.spawn(move || {
+                let scope = Scope::new(name).unwrap();
+                let image = store.load(&scope, &folder, &LoadOptions::default(), &());
+                assert!(store.verify(&image.unwrap()).unwrap().is_empty());
+            });
+        }
+    });
+    assert_eq!((count(&store, "layers"), count(&store, "work")), (1, 0));
+}
+
 /// Counts how often something is unpacked.
 #[derive(Default)]
 struct Told(std::sync::atomic::AtomicUsize);
