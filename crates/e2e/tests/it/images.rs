@@ -122,6 +122,11 @@ fn an_image_is_pulled_shown_checked_and_freed() {
         out.contains("ALTERED") && out.contains("data: its size is altered"),
         "{out}"
     );
+    instance
+        .cli(["image", "verify", "--drop", &name])
+        .status_is(1);
+    instance.cli(["image", "pull", &name]).status_is(0);
+    instance.cli(["image", "verify", &name]).status_is(0);
     instance.cli(["image", "rm", &name]).status_is(0);
     let freed = instance.cli(["image", "gc", "--json"]).status_is(0).json();
     assert_eq!(

@@ -368,6 +368,36 @@ fn verification_names_what_is_altered() {
     says("it is missing");
 }
 
+/// What is altered goes, unless a sandbox has it, and comes again though another image has it too.
+#[test]
+fn what_is_altered_is_dropped_and_brought_again() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let base = Tar::new().file("a", b"one").end();
+    let layers = [base.clone(), Tar::new().file("b", b"two").end()];
+    load(&ground, &store, &layers).unwrap();
+    let image = load(&ground, &store, &[base]).unwrap();
+    let plan = store.mount_plan(&Scope::host(), &image.digest).unwrap();
+    fs::write(plan.lower[0].join("a"), "ONE").unwrap();
+    let found = store.verify(&image).unwrap();
+    let error = store.drop_altered(&image, &found).unwrap_err();
+    assert!(error.to_string().contains("a sandbox uses it"), "{error}");
+    let path = plan.lower[0].clone();
+    drop(plan);
+    assert_eq!(store.drop_altered(&image, &found).unwrap(), 1);
+    assert!(!path.exists());
+    let blob = store.root().join("blobs/sha256");
+    let blob = blob.join(image.layers[0].blob.hex());
+    fs::remove_file(&blob).unwrap();
+    fs::write(&blob, "other").unwrap();
+    let found = store.verify(&image).unwrap();
+    assert_eq!(store.drop_altered(&image, &found).unwrap(), 1);
+    for one in [&layers[..], &layers[..1]] {
+        let image = load(&ground, &store, one).unwrap();
+        assert!(store.verify(&image).unwrap().is_empty());
+    }
+}
+
 /// What a dead maker left goes when the store is opened; what a live one is at stays.
 #[test]
 fn what_dead_makers_left_is_removed_at_the_next_start() {

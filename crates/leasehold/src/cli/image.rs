@@ -46,6 +46,9 @@ pub(crate) enum ImageCommand {
         /// Names or digests
         #[arg(value_name = "IMAGE")]
         images: Vec<String>,
+        /// Remove what is altered, so that the next pull or load of the image brings it again
+        #[arg(long)]
+        drop: bool,
         /// As JSON
         #[arg(long)]
         json: bool,

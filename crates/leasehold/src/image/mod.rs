@@ -43,7 +43,7 @@ pub(crate) fn main(command: &ImageCommand) -> Result<u8, Fault> {
         ImageCommand::Show { image, json } => look::show(&store()?, image, *json),
         ImageCommand::Rm { images } => remove(&store()?, images),
         ImageCommand::Gc { dry_run, json } => collect(&store()?, *dry_run, *json),
-        ImageCommand::Verify { images, json } => verify(&store()?, images, *json),
+        ImageCommand::Verify { images, drop, json } => verify(&store()?, images, *drop, *json),
     }
 }
 
@@ -233,7 +233,7 @@ fn collect(store: &Store, dry_run: bool, json: bool) -> Result<u8, Fault> {
     Ok(0)
 }
 
-fn verify(store: &Store, images: &[String], json: bool) -> Result<u8, Fault> {
+fn verify(store: &Store, images: &[String], drop: bool, json: bool) -> Result<u8, Fault> {
     let scope = Scope::host();
     let all: Vec<(String, Result<Image, ImageError>)> = match images {
         [] => {
@@ -251,7 +251,13 @@ fn verify(store: &Store, images: &[String], json: bool) -> Result<u8, Fault> {
     let (mut altered, mut failed) = (false, false);
     for (name, image) in all {
         // One that cannot be read keeps nobody from the others.
-        let read = image.and_then(|image| Ok((store.verify(&image)?, image)));
+        let read = image.and_then(|image| {
+            let found = store.verify(&image)?;
+            if drop && !found.is_empty() {
+                store.drop_altered(&image, &found)?;
+            }
+            Ok((found, image))
+        });
         let (found, image) = match read {
             Ok(read) => read,
             Err(error) => {
@@ -284,9 +290,12 @@ fn verify(store: &Store, images: &[String], json: bool) -> Result<u8, Fault> {
         voice::json(&rows)?;
     }
     if altered {
-        voice::hint(
-            "leasehold image rm every image that is altered, then gc, then pull them again: what another image still has stays",
-        );
+        voice::hint(match drop {
+            true => "what was altered is gone: pull or load these images again",
+            false => {
+                "leasehold image verify --drop removes what is altered; then pull or load these images again"
+            }
+        });
     }
     Ok(u8::from(altered || failed))
 }
