@@ -108,7 +108,7 @@ pub enum ImageError {
         there: String,
     },
     /// An archive or directory that is no image.
-    #[error("{path} is no image: {why}")]
+    #[error("{} is no image: {why}", plain(path))]
     Archive {
         /// Where.
         path: PathBuf,
@@ -116,10 +116,10 @@ pub enum ImageError {
         why: String,
     },
     /// Somebody else holds what is needed.
-    #[error("{0} is in use: a pull or a load is under way")]
-    Busy(&'static str),
+    #[error("{0}")]
+    Busy(String),
     /// A file of the store.
-    #[error("cannot {attempt} {path}")]
+    #[error("cannot {attempt} {}", plain(path))]
     File {
         /// What was tried.
         attempt: &'static str,
@@ -158,6 +158,7 @@ impl ImageError {
             },
             Self::Registry { .. } => ErrorKind::Unavailable,
             Self::Busy(_) => ErrorKind::Conflict,
+            Self::Unpacker { why, .. } if why.contains("os error 28") => ErrorKind::NoCapacity,
             Self::Unpacker { .. } => ErrorKind::Internal,
             Self::File { source, .. } => match source.raw_os_error() {
                 Some(28 | 122) => ErrorKind::NoCapacity,
@@ -172,7 +173,7 @@ impl ImageError {
         let text = match self {
             Self::Reference { .. } => "such as debian:12, ghcr.io/owner/tool:1 or NAME@sha256:…",
             Self::Digest { .. } | Self::Size { .. } => {
-                "the registry, or somebody on the way to it, altered it; nothing was kept"
+                "where it comes from, or somebody on the way, altered it; these bytes are not used"
             }
             Self::Answer {
                 status: 401 | 403, ..
@@ -184,6 +185,9 @@ impl ImageError {
             Self::Busy(_) => "try again when it is over",
             Self::Limit { .. } => "the image is larger or stranger than Leasehold takes",
             Self::File { source, .. } if source.raw_os_error() == Some(28) => {
+                "the disk is full: leasehold image gc"
+            }
+            Self::Unpacker { why, .. } if why.contains("os error 28") => {
                 "the disk is full: leasehold image gc"
             }
             _ => return None,
@@ -217,6 +221,16 @@ pub(crate) fn at<E: Into<io::Error>>(
         attempt,
         path,
         source: source.into(),
+    }
+}
+
+/// A path for an error: names in it may come from an archive.
+fn plain(path: &std::path::Path) -> String {
+    let text = path.to_string_lossy();
+    let steers = |letter: char| letter.is_control();
+    match text.contains(steers) {
+        true => text.escape_debug().to_string(),
+        false => text.into_owned(),
     }
 }
 

@@ -122,6 +122,11 @@ fn an_image_is_pulled_shown_checked_and_freed() {
         out.contains("ALTERED") && out.contains("data: its size is altered"),
         "{out}"
     );
+    instance
+        .cli(["image", "verify", "--drop", &name])
+        .status_is(1);
+    instance.cli(["image", "pull", &name]).status_is(0);
+    instance.cli(["image", "verify", &name]).status_is(0);
     instance.cli(["image", "rm", &name]).status_is(0);
     let freed = instance.cli(["image", "gc", "--json"]).status_is(0).json();
     assert_eq!(
@@ -270,6 +275,58 @@ fn a_registry_with_tls_and_passwords_is_believed_as_told() {
         "{}",
         unknown.story()
     );
+}
+
+/// One image that cannot be read keeps nobody from the others; what is typed wrongly is said so.
+#[test]
+fn every_image_is_verified_and_mistakes_are_told() {
+    if !can("every_image_is_verified_and_mistakes_are_told") {
+        return;
+    }
+    let instance = Instance::new();
+    let mut loaded = Vec::new();
+    for (name, bytes) in [("one", 1_000), ("two", 2_000)] {
+        let folder = instance.scratch(name);
+        busybox_layout(&folder, bytes);
+        let path = folder.join("layout").display().to_string();
+        let load = ["image", "load", &path, "--name", name, "--json"];
+        loaded.push(instance.cli(load).status_is(0).json());
+    }
+    // A directory where a layer's files were makes the reading fail, and is no mere alteration.
+    let blob = instance
+        .state()
+        .join("images/blobs/sha256")
+        .join(last_layer(&loaded[0]).replace("sha256:", ""));
+    fs::remove_file(&blob).unwrap();
+    fs::create_dir(&blob).unwrap();
+    let out = instance.cli(["image", "verify", "nobody", "one", "two"]);
+    assert_eq!(out.status, 1, "{}", out.story());
+    let two = format!("{} as it came", loaded[1]["digest"].as_str().unwrap());
+    assert!(out.out().contains(&two), "{}", out.story());
+    for name in ["nobody", "one"] {
+        let told = format!("cannot verify {name}");
+        assert!(out.err().contains(&told), "{}", out.story());
+    }
+    let nope = instance.cli(["image", "load", "/nope"]).status_is(2);
+    assert!(
+        nope.err().contains("`/nope`") && nope.err().contains("hint:"),
+        "{}",
+        nope.story()
+    );
+    let flags = ["image", "pull", "x", "--user", "a:b"];
+    let user = instance
+        .cli(flags.into_iter().chain(["--password-file", "/dev/null"]))
+        .status_is(2);
+    assert!(user.err().contains("`--user`"), "{}", user.story());
+    // A name whose image is gone is listed, and goes.
+    let digest = loaded[1]["digest"].as_str().unwrap();
+    let record = digest.replace("sha256:", "images/scopes/host/images/");
+    fs::remove_file(instance.state().join(record)).unwrap();
+    let listed = instance.cli(["image", "ls"]).status_is(0).out();
+    assert!(listed.contains("missing"), "{listed}");
+    instance.cli(["image", "rm", "two"]).status_is(0);
+    let listed = instance.cli(["image", "ls"]).status_is(0).out();
+    assert!(!listed.contains("missing"), "{listed}");
 }
 
 /// P80: ten processes that want one image at the same time bring each layer once, by the registry's own log.

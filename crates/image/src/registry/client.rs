@@ -7,11 +7,14 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leasehold_core::digest::Digest;
-use ureq::http::Response;
+use ureq::http::{Response, Uri};
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
 use super::address::{Address, is_loopback};
 use super::auth::{Challenge, Token, challenge, escaped};
+use super::pace::Paced;
+use super::reach::Reach;
 use super::{PullOptions, tls};
 use crate::document::accepted;
 use crate::error::{ImageError, Result, shown};
@@ -60,6 +63,11 @@ impl<'a> Client<'a> {
     pub(crate) fn new(reference: &'a Reference, options: &'a PullOptions) -> Result<Self> {
         let loopback = is_loopback(reference.host());
         let plain = options.plain_http || loopback && options.ca.is_none();
+        let base = Address {
+            secure: !plain,
+            authority: reference.host().to_ascii_lowercase(),
+            path: "/".to_owned(),
+        };
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -74,23 +82,31 @@ impl<'a> Client<'a> {
             .timeout_per_write(Some(options.stall))
             .max_response_header_size(64 << 10)
             .build();
+        let at: Uri = base.text().parse().map_err(|_| ImageError::Registry {
+            registry: base.authority.clone(),
+            what: "anything".to_owned(),
+            why: "it has no address".to_owned(),
+        })?;
+        let agent = Agent::with_parts(config, DefaultConnector::default(), Reach::new(at));
         Ok(Self {
-            agent: Agent::new_with_config(config),
-            base: Address {
-                secure: !plain,
-                authority: reference.host().to_owned(),
-                path: "/".to_owned(),
-            },
+            agent,
+            base,
             repository: reference.repository(),
             options,
             authorization: Mutex::new(None),
         })
     }
 
-    /// Whether a request may go there: never from TLS to plain HTTP, and plain HTTP only where it was asked for.
+    /// Whether a request may go there: by TLS anywhere, by plain HTTP only to the registry that is spoken to so,
+    /// and from loopback to loopback.
     fn allowed(&self, to: &Address) -> bool {
-        let plain = !self.base.secure && (is_loopback(&to.authority) || self.options.plain_http);
-        to.secure || plain
+        let here = is_loopback(&self.base.authority) && is_loopback(&to.authority);
+        to.secure || !self.base.secure && (here || to.same_host(&self.base))
+    }
+
+    /// How long a connection may stand still.
+    pub(super) fn stall(&self) -> Duration {
+        self.options.stall
     }
 
     pub(crate) fn failure(&self, what: &str, why: impl Into<String>) -> ImageError {
@@ -169,31 +185,33 @@ impl<'a> Client<'a> {
             path: ask.path.to_owned(),
             ..self.base.clone()
         };
-        let answer = self.follow(address.clone(), ask)?;
-        if answer.status().as_u16() != 401 {
-            return self.good(answer, ask.what);
+        let (answer, from) = self.follow(address.clone(), ask)?;
+        // Whoever we were sent on to is answered nothing.
+        if answer.status().as_u16() != 401 || !from.same_host(&self.base) {
+            return self.good(answer, &from, ask.what);
         }
         let asked = header(&answer, "www-authenticate").and_then(challenge);
         let Some(asked) = asked else {
-            return self.good(answer, ask.what);
+            return self.good(answer, &from, ask.what);
         };
         let Some(authorization) = self.answer_to(asked, ask.what)? else {
-            return self.good(answer, ask.what);
+            return self.good(answer, &from, ask.what);
         };
         *self
             .authorization
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(authorization);
-        let answer = self.follow(address, ask)?;
-        self.good(answer, ask.what)
+        let (answer, from) = self.follow(address, ask)?;
+        self.good(answer, &from, ask.what)
     }
 
-    /// One request, and where it is sent on to. What proves who asks goes to the registry alone.
-    fn follow(&self, mut address: Address, ask: &Ask<'_>) -> Result<Response<Body>> {
+    /// One request, and where it is sent on to: the answer, and who gave it. What proves who asks goes to the
+    /// registry alone.
+    fn follow(&self, mut address: Address, ask: &Ask<'_>) -> Result<(Response<Body>, Address)> {
         for _ in 0..=REDIRECTS {
             if !self.allowed(&address) {
                 let why = format!(
-                    "it sends us on to plain HTTP, at {}",
+                    "it sends us on to plain HTTP, at {}, which is spoken only to the registry itself",
                     shown(address.authority.as_bytes())
                 );
                 return Err(self.failure(ask.what, why));
@@ -219,7 +237,7 @@ impl<'a> Client<'a> {
                 .call()
                 .map_err(|error| self.failure(ask.what, error.to_string()))?;
             if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-                return Ok(answer);
+                return Ok((answer, address));
             }
             let location = header(&answer, "location").unwrap_or_default();
             address = address
@@ -250,7 +268,11 @@ impl<'a> Client<'a> {
         let mut address = Address::parse(&realm)
             .map_err(|why| self.failure(what, format!("its challenge {why}")))?;
         if !self.allowed(&address) {
-            return Err(self.failure(what, "its tokens are had by plain HTTP"));
+            let why = format!(
+                "its tokens are had by plain HTTP, at {}, which is spoken only to the registry itself",
+                shown(address.authority.as_bytes())
+            );
+            return Err(self.failure(what, why));
         }
         let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.repository));
         let mark = if address.path.contains('?') { '&' } else { '?' };
@@ -263,13 +285,15 @@ impl<'a> Client<'a> {
                 .push_str(&format!("&service={}", escaped(&service)));
         }
         let mut request = self.agent.get(address.text());
-        if let Some(basic) = basic {
+        if let Some(basic) = basic
+            && (address.secure || address.same_host(&self.base))
+        {
             request = request.header("authorization", basic);
         }
         let answer = request
             .call()
             .map_err(|error| self.failure("a token", error.to_string()))?;
-        let answer = self.good(answer, "a token")?;
+        let answer = self.good(answer, &address, "a token")?;
         let bytes = self.read(answer, TOKEN_MAX, "a token", "token")?;
         let token = serde_json::from_slice::<Token>(&bytes)
             .ok()
@@ -281,21 +305,19 @@ impl<'a> Client<'a> {
     }
 
     /// An answer that is what was asked for, or the reason it is not.
-    fn good(&self, answer: Response<Body>, what: &str) -> Result<Response<Body>> {
+    fn good(&self, answer: Response<Body>, from: &Address, what: &str) -> Result<Response<Body>> {
         let status = answer.status().as_u16();
         if matches!(status, 200 | 206) {
             return Ok(answer);
         }
         let mut said = Vec::new();
-        let read = answer
-            .into_body()
-            .into_reader()
-            .take(ERROR_MAX)
-            .read_to_end(&mut said);
-        let said = read
-            .ok()
-            .filter(|read| *read > 0)
-            .map(|_| shown(message(&said).as_bytes()));
+        // What somebody says to whom we were sent on may be none of the registry's business, or of its user's.
+        if from.same_host(&self.base) {
+            let body = answer.into_body().into_reader().take(ERROR_MAX);
+            // What came before it broke off says something too.
+            let _ = Paced::new(body, self.options.stall).read_to_end(&mut said);
+        }
+        let said = (!said.is_empty()).then(|| shown(message(&said).as_bytes()));
         Err(ImageError::Answer {
             registry: self.base.authority.clone(),
             status,
@@ -313,7 +335,7 @@ impl<'a> Client<'a> {
         limit: &'static str,
     ) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let body = answer.into_body().into_reader();
+        let body = Paced::new(answer.into_body().into_reader(), self.options.stall);
         body.take(most + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| self.failure(what, error.to_string()))?;
@@ -341,5 +363,31 @@ fn message(said: &[u8]) -> String {
     match text {
         Some(text) => text.to_owned(),
         None => String::from_utf8_lossy(said).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_http_goes_to_whom_it_was_asked_for() {
+        let options = PullOptions {
+            plain_http: true,
+            ..PullOptions::default()
+        };
+        let goes = |name: &str, to: &str| {
+            let reference = Reference::parse(name).unwrap();
+            let client = Client::new(&reference, &options).unwrap();
+            client.allowed(&Address::parse(to).unwrap())
+        };
+        for to in ["http://r.io:5000/y", "https://other.io/"] {
+            assert!(goes("r.io:5000/x", to), "{to}");
+        }
+        for to in ["http://other.io/", "http://r.io/", "http://127.0.0.1:1/"] {
+            assert!(!goes("r.io:5000/x", to), "{to}");
+        }
+        assert!(goes("localhost:1/x", "http://127.0.0.1:2/"));
+        assert!(!goes("localhost:1/x", "http://other.io/"));
     }
 }

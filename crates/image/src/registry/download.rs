@@ -5,17 +5,22 @@ use std::io::Read;
 use leasehold_core::digest::Digest;
 
 use super::client::Client;
+use super::pace::{Paced, least};
 use crate::document::Descriptor;
 use crate::error::{ImageError, Result};
 use crate::store::blobs::Incoming;
+use crate::store::locks::Waiting;
 use crate::store::{Progress, Scope, Store, Watch};
 
-/// Attempts without a single byte between them.
+/// Attempts without more than a few bytes between them.
 const ATTEMPTS: u32 = 4;
 /// Bytes that are read at once.
 const PIECE: usize = 64 << 10;
 /// Bytes between two reports.
 const REPORT: u64 = 256 << 10;
+
+/// How many times a connection may stand still while another one waits for it.
+const PATIENCE: u32 = 10;
 
 /// How one answer ended.
 enum Ended {
@@ -34,44 +39,42 @@ pub(crate) fn blob(
     watch: &dyn Watch,
 ) -> Result<()> {
     let digest = &wanted.digest;
-    if store.has(scope, digest) {
+    if store.has_all(scope, digest, wanted.size) {
         watch.tell(Progress::Here(*digest));
         return Ok(());
     }
-    let lock = format!("blob-{}", digest.hex());
-    let _one = store.once(&lock, || watch.tell(Progress::Waiting(*digest)))?;
-    if store.has(scope, digest) {
+    let partial = store.partial(scope, digest);
+    // Of the scope: nobody waits for a tenant who takes his time.
+    let lock = format!("blob-{}_{}", scope.name(), digest.hex());
+    let waiting = Waiting {
+        what: &format!("blob {digest}"),
+        most: client.stall() * PATIENCE,
+        grows: Some(partial.clone()),
+    };
+    let _one = store.once(&lock, &waiting, || watch.tell(Progress::Waiting(*digest)))?;
+    if store.has_all(scope, digest, wanted.size) {
         watch.tell(Progress::Here(*digest));
         return Ok(());
     }
-    let mut incoming = Incoming::resume(&store.partial(scope, digest), wanted.size)?;
-    let mut fruitless = 0;
-    while incoming.bytes() < wanted.size || wanted.size == 0 {
-        let before = incoming.bytes();
-        watch.tell(Progress::Bytes(*digest, before));
-        match once(client, wanted, &mut incoming, watch) {
-            Ok(Ended::Whole) => break,
-            Ok(Ended::Broken(error)) => {
-                fruitless = if incoming.bytes() > before {
-                    0
-                } else {
-                    fruitless + 1
-                };
-                if fruitless >= ATTEMPTS {
-                    return Err(error);
-                }
-                watch.tell(Progress::Again(*digest, incoming.bytes()));
-            }
-            Err(error) => {
-                if !matches!(
-                    error,
-                    ImageError::Registry { .. } | ImageError::Answer { .. }
-                ) {
-                    incoming.discard()?;
-                }
-                return Err(error);
-            }
+    store.bound_partials(scope)?;
+    let mut incoming = Incoming::resume(&partial, wanted.size)?;
+    let resumed = incoming.bytes() > 0;
+    let mut fetched = fetch(client, wanted, &mut incoming, watch);
+    if fetched.is_ok() && resumed && incoming.digest() != *digest {
+        // What was kept may be what is wrong.
+        incoming.again()?;
+        watch.tell(Progress::Again(*digest, 0));
+        fetched = fetch(client, wanted, &mut incoming, watch);
+    }
+    if let Err(error) = fetched {
+        // A registry that breaks off leaves what is good.
+        if !matches!(
+            error,
+            ImageError::Registry { .. } | ImageError::Answer { .. }
+        ) {
+            incoming.discard()?;
         }
+        return Err(error);
     }
     let found = incoming.digest();
     if found != *digest {
@@ -84,6 +87,38 @@ pub(crate) fn blob(
     }
     store.take(scope, incoming, digest)?;
     watch.tell(Progress::Bytes(*digest, wanted.size));
+    Ok(())
+}
+
+/// Brings all bytes, with as many requests as it takes while each brings something.
+fn fetch(
+    client: &Client<'_>,
+    wanted: &Descriptor,
+    incoming: &mut Incoming,
+    watch: &dyn Watch,
+) -> Result<()> {
+    let digest = &wanted.digest;
+    let mut fruitless = 0;
+    while incoming.bytes() < wanted.size || wanted.size == 0 {
+        let before = incoming.bytes();
+        watch.tell(Progress::Bytes(*digest, before));
+        match once(client, wanted, incoming, watch) {
+            Ok(Ended::Whole) => break,
+            Ok(Ended::Broken(error)) => {
+                let enough = least(client.stall());
+                fruitless = if incoming.bytes().saturating_sub(before) >= enough {
+                    0
+                } else {
+                    fruitless + 1
+                };
+                if fruitless >= ATTEMPTS {
+                    return Err(error);
+                }
+                watch.tell(Progress::Again(*digest, incoming.bytes()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
     Ok(())
 }
 
@@ -111,7 +146,7 @@ fn once(
     if from != incoming.bytes() {
         incoming.again()?;
     }
-    let mut body = answer.into_body().into_reader();
+    let mut body = Paced::new(answer.into_body().into_reader(), client.stall());
     let mut buffer = vec![0; PIECE];
     let mut reported = incoming.bytes();
     loop {

@@ -1,13 +1,15 @@
 //! A registry, spoken to over HTTP: anonymous, by name and password, or with tokens.
 //!
 //! [`address`] says where a request may go, [`auth`] answers challenges, [`tls`] says whom to believe,
-//! [`client`] asks and bounds every answer, [`download`] brings blobs. Why this is not a client library: one reads
+//! [`reach`] keeps strangers' addresses out, [`pace`] slow bodies, [`client`] asks and bounds every answer, [`download`] brings blobs. Why this is not a client library: one reads
 //! manifests and tokens without a bound, and a registry is an attacker.
 
 pub(crate) mod address;
 pub(crate) mod auth;
 pub(crate) mod client;
 pub(crate) mod download;
+mod pace;
+mod reach;
 mod tls;
 
 use std::fmt;
@@ -42,7 +44,7 @@ pub struct PullOptions {
     pub platform: Platform,
     /// Certificates to believe besides the host's own, in PEM. With one, loopback is spoken to by TLS as well.
     pub ca: Option<PathBuf>,
-    /// Speak plain HTTP to a registry that is not on loopback.
+    /// Speak plain HTTP to the registry that is named, and to nobody else.
     pub plain_http: bool,
     /// How long a connection may stand still before it is begun again.
     pub stall: Duration,

@@ -14,6 +14,8 @@ use crate::error::{ImageError, Result, at};
 
 /// Bytes that are read at once.
 const PIECE: usize = 128 << 10;
+/// Most downloads of a scope that are not over; together they have at most the bytes of one image.
+const PARTIALS: usize = 64;
 
 impl Store {
     /// Where bytes of a digest are, or would be.
@@ -30,6 +32,45 @@ impl Store {
     /// Whether these bytes are here and this scope has had them itself.
     pub(crate) fn has(&self, scope: &Scope, digest: &Digest) -> bool {
         self.blob(digest).exists() && self.of_scope(scope, "blobs").join(digest.hex()).exists()
+    }
+
+    /// The same, and they are as many as a document says. Else they come again: that is how a wrong document and a
+    /// file that was altered are told apart.
+    pub(crate) fn has_all(&self, scope: &Scope, digest: &Digest, bytes: u64) -> bool {
+        self.has(scope, digest) && self.is_long(digest, bytes)
+    }
+
+    fn is_long(&self, digest: &Digest, bytes: u64) -> bool {
+        std::fs::metadata(self.blob(digest)).is_ok_and(|found| found.len() == bytes)
+    }
+
+    /// Makes room among the downloads of a scope that broke off: the oldest go, but those that somebody is at.
+    pub(crate) fn bound_partials(&self, scope: &Scope) -> Result<()> {
+        let folder = self.at("partial");
+        let prefix = format!("{}_", scope.name());
+        let mut all = Vec::new();
+        for name in files::names(&folder)? {
+            if !name.starts_with(&prefix) {
+                continue;
+            }
+            // One that is over meanwhile has no file any more.
+            if let Ok(found) = std::fs::metadata(folder.join(&name)) {
+                all.push((found.modified().ok(), found.len(), name));
+            }
+        }
+        all.sort();
+        let (mut count, mut bytes) = (all.len(), all.iter().map(|one| one.1).sum::<u64>());
+        for (_, length, name) in all {
+            if count < PARTIALS && bytes <= self.limits().image_bytes {
+                break;
+            }
+            if let Some(_alone) = self.try_lock(&format!("blob-{name}"))? {
+                files::remove(&folder.join(&name))?;
+                count -= 1;
+                bytes -= length;
+            }
+        }
+        Ok(())
     }
 
     /// Reads a blob of at most so many bytes, and checks it again.
@@ -113,7 +154,7 @@ impl Store {
     /// Gives checked bytes their name, unless they are here, and says that the scope has had them.
     pub(crate) fn take(&self, scope: &Scope, incoming: Incoming, digest: &Digest) -> Result<()> {
         let path = self.blob(digest);
-        if path.exists() {
+        if self.is_long(digest, incoming.bytes()) {
             incoming.discard()?;
         } else {
             let read_only = Permissions::from_mode(0o400);

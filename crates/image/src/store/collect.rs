@@ -13,7 +13,8 @@ use super::Store;
 use super::files::{names, read_record, remove, remove_all};
 use super::plan::LeaseRecord;
 use super::records::Image;
-use crate::error::{Result, at};
+use super::verify::Alteration;
+use crate::error::{ImageError, Result, at};
 
 /// How long a download that broke off may be gone on with.
 const PARTIAL_AGE: Duration = Duration::from_secs(86_400);
@@ -94,6 +95,42 @@ impl Store {
         Ok(done)
     }
 
+    /// Removes the blobs and layers of an image that verification found altered, so that the next pull or load of it
+    /// brings them again. The image is whole only then. Gives how many went.
+    ///
+    /// # Errors
+    /// When somebody brings an image in, or a lease holds one of these layers; nothing is removed then.
+    pub fn drop_altered(&self, image: &Image, found: &[Alteration]) -> Result<u64> {
+        let _alone = self.alone()?;
+        let mut roots = Roots::default();
+        self.leases(&mut roots, &mut Collected::default(), true)?;
+        let altered = |part: String| found.iter().any(|one| one.part == part);
+        let layers = image.layers.iter();
+        let layers: BTreeSet<&str> = layers
+            .filter(|layer| altered(format!("layer {}", layer.diff_id)))
+            .map(|layer| layer.key.as_str())
+            .collect();
+        if let Some(key) = layers.iter().find(|key| roots.layers.contains(**key)) {
+            return Err(ImageError::Busy(format!(
+                "the layer {key} is altered, and a sandbox uses it"
+            )));
+        }
+        let mut gone = 0;
+        for blob in image.blobs().collect::<BTreeSet<_>>() {
+            if altered(format!("blob {blob}")) {
+                remove(&self.blob(&blob))?;
+                gone += 1;
+            }
+        }
+        for key in layers {
+            if self.layer(key).exists() {
+                self.remove_layer(key)?;
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
     fn leases(&self, roots: &mut Roots, done: &mut Collected, dry_run: bool) -> Result<()> {
         for name in names(&self.at("leases"))? {
             let path = self.at("leases").join(name);
@@ -120,7 +157,6 @@ impl Store {
             if roots.layers.contains(&name) {
                 continue;
             }
-            let path = self.layer(&name);
             done.layers += 1;
             done.bytes += self
                 .layer_record(&name)
@@ -128,14 +164,19 @@ impl Store {
                 .flatten()
                 .map_or(0, |record| record.unpacked.bytes);
             if !dry_run {
-                // Half of a layer must never have its name.
-                let work = self.work()?;
-                let gone = work.path().join("layer");
-                fs::rename(&path, &gone).map_err(at("rename", &path))?;
-                remove_all(&gone)?;
+                self.remove_layer(&name)?;
             }
         }
         Ok(())
+    }
+
+    /// Removes an unpacked layer. Half of one must never have its name.
+    fn remove_layer(&self, key: &str) -> Result<()> {
+        let path = self.layer(key);
+        let work = self.work()?;
+        let gone = work.path().join("layer");
+        fs::rename(&path, &gone).map_err(at("rename", &path))?;
+        remove_all(&gone)
     }
 
     fn partials(&self, done: &mut Collected, dry_run: bool) -> Result<()> {

@@ -77,6 +77,8 @@ impl Store {
             source: complete.source.to_owned(),
             added: now(),
         };
+        // Whoever removes the last name of it meanwhile would take the record from under the new one.
+        let _records = self.records(scope)?;
         self.record(scope, &image)?;
         if let Some(name) = complete.name {
             self.name(scope, name, &image.digest)?;

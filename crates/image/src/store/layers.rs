@@ -3,14 +3,19 @@
 use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use leasehold_core::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, read_record};
+use super::locks::Waiting;
 use super::{Progress, Store, Watch};
 use crate::error::{ImageError, Result, at};
 use crate::unpack::{Answer, Request, Unpacked};
+
+/// What a layer may take beyond its unpacking, until it is on the disk.
+const SLACK: Duration = Duration::from_secs(600);
 
 /// What is kept beside an unpacked layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,11 +53,13 @@ impl Store {
         read_record(&self.layer(key).join("layer.json"))
     }
 
-    /// The name under which a layer is unpacked, if it is: by its diff id, or where it leans by its chain id.
+    /// The name under which a layer is unpacked, if these very bytes were: by its diff id, or where it leans by its
+    /// chain id. To name the diff id of somebody's layer proves nothing.
     fn unpacked(&self, wanted: Wanted<'_>) -> Result<Option<String>> {
         for key in [wanted.diff_id.hex(), chain_key(wanted.chain_id)] {
             if let Some(record) = self.layer_record(&key)?
                 && record.diff_id == *wanted.diff_id
+                && (record.blob == *wanted.blob || self.proof(&key, wanted.blob).exists())
             {
                 return Ok(Some(key));
             }
@@ -60,13 +67,26 @@ impl Store {
         Ok(None)
     }
 
+    /// The file that says that other bytes were unpacked too, and are the same layer.
+    fn proof(&self, key: &str, blob: &Digest) -> PathBuf {
+        self.layer(key).join("of").join(blob.hex())
+    }
+
     /// Has a layer unpacked unless it is; whoever comes meanwhile waits for it. Gives its name.
     pub(super) fn unpack(&self, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<String> {
         if let Some(key) = self.unpacked(wanted)? {
             return Ok(key);
         }
-        let name = format!("layer-{}", wanted.diff_id.hex());
-        let _one = self.once(&name, || watch.tell(Progress::Waiting(*wanted.blob)))?;
+        // Of these bytes on this stack: nobody waits for bytes that only claim to be the same.
+        let name = format!("layer-{}-{}", wanted.chain_id.hex(), wanted.blob.hex());
+        let wall = Duration::from_secs(u64::from(self.limits.wall_seconds));
+        let waiting = Waiting {
+            what: &format!("layer {}", wanted.blob),
+            most: wall + SLACK,
+            grows: None,
+        };
+        let told = || watch.tell(Progress::Waiting(*wanted.blob));
+        let _one = self.once(&name, &waiting, told)?;
         if let Some(key) = self.unpacked(wanted)? {
             return Ok(key);
         }
@@ -78,6 +98,27 @@ impl Store {
             true => chain_key(wanted.chain_id),
             false => wanted.diff_id.hex(),
         };
+        self.keep_layer(&key, &made, wanted, unpacked)?;
+        watch.tell(Progress::Unpacked(*wanted.blob));
+        Ok(key)
+    }
+
+    /// Gives an unpacked layer its name, unless the same is there.
+    fn keep_layer(
+        &self,
+        key: &str,
+        made: &Path,
+        wanted: Wanted<'_>,
+        unpacked: Unpacked,
+    ) -> Result<()> {
+        let _one = self.layer_names()?;
+        let kept = self.layer_record(key)?;
+        if kept.is_some_and(|kept| kept.diff_id == *wanted.diff_id) {
+            // The same without compression: it is kept once.
+            let proof = self.proof(key, wanted.blob);
+            files::make_directory(&self.layer(key).join("of"))?;
+            return self.write_whole(&proof, b"", 0o400);
+        }
         let record = LayerRecord {
             blob: *wanted.blob,
             diff_id: *wanted.diff_id,
@@ -85,13 +126,11 @@ impl Store {
         };
         self.write_record(&made.join("layer.json"), &record)?;
         // One call for all files, and the record with them.
-        let folder = File::open(&made).map_err(at("open", &made))?;
-        rustix::fs::syncfs(&folder).map_err(at("sync", &made))?;
-        let path = self.layer(&key);
-        std::fs::rename(&made, &path).map_err(at("rename to", &path))?;
-        files::sync_directory(&self.at("layers"))?;
-        watch.tell(Progress::Unpacked(*wanted.blob));
-        Ok(key)
+        let folder = File::open(made).map_err(at("open", made))?;
+        rustix::fs::syncfs(&folder).map_err(at("sync", made))?;
+        let path = self.layer(key);
+        std::fs::rename(made, &path).map_err(at("rename to", &path))?;
+        files::sync_directory(&self.at("layers"))
     }
 
     /// Has a layer unpacked into a directory that is not there yet, and compared where that is asked for.

@@ -152,7 +152,15 @@ impl Store {
     /// When there is none.
     pub fn remove(&self, scope: &Scope, text: &str) -> Result<Vec<String>> {
         let _keep = self.keep()?;
-        let image = self.find(scope, text)?;
+        let _records = self.records(scope)?;
+        let image = match self.find(scope, text) {
+            Err(absent @ ImageError::Absent(_)) => {
+                return self
+                    .remove_dangling(scope, text)
+                    .and_then(|gone| gone.ok_or(absent));
+            }
+            found => found?,
+        };
         let names = self.names(scope)?;
         let of_image = names.iter().filter(|name| name.digest == image.digest);
         let full = crate::reference::Reference::parse(text).map(|name| name.to_string());
@@ -177,5 +185,18 @@ impl Store {
             gone.push(image.digest.to_string());
         }
         Ok(gone)
+    }
+
+    /// Removes a name whose image has no record any more, if there is one.
+    fn remove_dangling(&self, scope: &Scope, text: &str) -> Result<Option<Vec<String>>> {
+        let full = crate::reference::Reference::parse(text).map(|name| name.to_string());
+        for name in [Some(text.to_owned()), full.ok()].into_iter().flatten() {
+            let path = self.name_path(scope, &name);
+            if read_record::<Name>(&path)?.is_some() {
+                files::remove(&path)?;
+                return Ok(Some(vec![name]));
+            }
+        }
+        Ok(None)
     }
 }

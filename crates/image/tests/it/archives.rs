@@ -218,14 +218,67 @@ fn wrong_documents(made: &layout::Made) -> Vec<Wrong> {
             None,
             "neither an image",
         ),
-        (
-            with(&|value| value["layers"] = json!([])),
-            None,
-            "the manifest 0",
-        ),
         (b"[]".to_vec(), None, "no JSON object"),
         (b"{".to_vec(), None, "no JSON"),
     ]
+}
+
+/// Documents that another reader takes for something else.
+fn ambiguous_documents(made: &layout::Made) -> Vec<Wrong> {
+    let good = serde_json::from_slice::<serde_json::Value>(&made.manifest).unwrap();
+    let with = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut value = good.clone();
+        change(&mut value);
+        serde_json::to_vec(&value).unwrap()
+    };
+    vec![
+        (
+            with(&|value| value["layers"] = json!([])),
+            None,
+            "no layers",
+        ),
+        (
+            with(&|value| value["layers"] = json!({"0": 1})),
+            None,
+            "`layers` is no list",
+        ),
+        (
+            with(&|value| value["Layers"] = json!([])),
+            None,
+            "`Layers`, which others read as `layers`",
+        ),
+        (
+            with(&|value| value["Manifests"] = json!([])),
+            None,
+            "`Manifests`",
+        ),
+        (
+            with(&|value| value["layers"][0]["Digest"] = json!("x")),
+            None,
+            "`Digest`",
+        ),
+        (
+            with(&|value| value["mediaType"] = json!(7)),
+            None,
+            "`mediaType` is no text",
+        ),
+        (
+            twice(&made.manifest, "\"layers\":", "\"layers\":[],\"layers\":"),
+            None,
+            "twice",
+        ),
+        (
+            twice(&made.manifest, "\"size\":", "\"size\":1,\"size\":"),
+            None,
+            "twice",
+        ),
+    ]
+}
+
+fn twice(document: &[u8], text: &str, by: &str) -> Vec<u8> {
+    let document = String::from_utf8(document.to_vec()).unwrap();
+    assert!(document.contains(text));
+    document.replacen(text, by, 1).into_bytes()
 }
 
 /// Configurations that are of something else.
@@ -247,10 +300,14 @@ fn wrong_configs(layers: &[Vec<u8>], made: &layout::Made) -> Vec<Wrong> {
         &Digest::of(b"x").to_string(),
     );
     let bad_id = other_config("sha256:", "sha512:");
+    let again = other_config("\"User\":", "\"User\":\"0\",\"User\":");
+    let case = other_config("\"User\":", "\"user\":\"0\",\"User\":");
     vec![
         (wrong_machine.1, Some(wrong_machine.0), "no image for"),
         (wrong_id.1, Some(wrong_id.0), "the configuration says"),
         (bad_id.1, Some(bad_id.0), "only sha256"),
+        (again.1, Some(again.0), "twice"),
+        (case.1, Some(case.0), "`user`"),
     ]
 }
 
@@ -261,6 +318,7 @@ fn p79_documents_are_read_one_way() {
     let made = image(&layers);
     let wrong = wrong_documents(&made)
         .into_iter()
+        .chain(ambiguous_documents(&made))
         .chain(wrong_configs(&layers, &made));
     for (manifest, config, says) in wrong {
         let ground = Ground::new();

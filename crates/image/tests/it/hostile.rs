@@ -1,7 +1,7 @@
 //! A registry that lies, stalls and breaks off. Each lie is refused by its name, and nothing of it is kept.
 
 use std::fs;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use leasehold_core::digest::Digest;
@@ -24,7 +24,7 @@ fn options() -> PullOptions {
     }
 }
 
-fn pull(store: &Store, host: &str, name: &str) -> Result<Image> {
+pub(crate) fn pull(store: &Store, host: &str, name: &str) -> Result<Image> {
     pull_with(store, host, name, &options())
 }
 
@@ -34,7 +34,7 @@ fn pull_with(store: &Store, host: &str, name: &str, options: &PullOptions) -> Re
 }
 
 /// An image with one layer of so many random bytes, which do not compress.
-fn made(bytes: usize) -> Made {
+pub(crate) fn made(bytes: usize) -> Made {
     let mut data = vec![0; bytes];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for byte in &mut data {
@@ -46,7 +46,7 @@ fn made(bytes: usize) -> Made {
     image(&[Tar::new().file("data", &data).end()])
 }
 
-fn layer(made: &Made) -> String {
+pub(crate) fn layer(made: &Made) -> String {
     Digest::of(&made.layers[0]).to_string()
 }
 
@@ -347,8 +347,10 @@ fn what_proves_who_asks_goes_to_the_registry_alone() {
     let path = layer(&made);
     let elsewhere = Server::of(made.clone(), |_, _, good| good);
     let other = elsewhere.host.clone();
-    let server = Server::of(made, {
-        let path = path.clone();
+    // Its own port is known only once it runs.
+    let own: Arc<OnceLock<String>> = Arc::default();
+    let front = Server::of(made, {
+        let (path, own) = (path.clone(), Arc::clone(&own));
         move |asked, _, good| {
             if asked.path.starts_with("/token") {
                 assert!(
@@ -362,9 +364,9 @@ fn what_proves_who_asks_goes_to_the_registry_alone() {
                 };
             }
             if asked.authorization.as_deref() != Some("Bearer abc") {
-                let host = "127.0.0.1";
+                let own = own.get().unwrap();
                 let realm = format!(
-                    "Bearer realm=\"http://{host}:PORT/token\",service=\"s\",scope=\"repository:x:pull\""
+                    "Bearer realm=\"http://{own}/token\",service=\"s\",scope=\"repository:x:pull\""
                 );
                 return Answer::new(401, b"").header("www-authenticate", realm);
             }
@@ -375,24 +377,13 @@ fn what_proves_who_asks_goes_to_the_registry_alone() {
             }
         }
     });
-    // Its own port is known only now.
-    let port = server.host.rsplit_once(':').unwrap().1.to_owned();
-    let front = Server::start({
-        let port = port.clone();
-        move |asked, _| forward(&port, asked)
-    });
+    own.set(front.host.clone()).unwrap();
     let error = pull(&store, &front.host, "x:1").unwrap_err();
     assert!(
         matches!(error, ImageError::Answer { status: 401, .. }),
         "{error}"
     );
-    let named = PullOptions {
-        credentials: Some(Credentials {
-            user: "name".to_owned(),
-            password: "word".to_owned(),
-        }),
-        ..options()
-    };
+    let named = named();
     let shown = format!("{named:?}");
     assert!(!shown.contains("word"), "{shown}");
     pull_with(&store, &front.host, "x:1", &named).unwrap();
@@ -403,33 +394,58 @@ fn what_proves_who_asks_goes_to_the_registry_alone() {
     );
 }
 
-/// Asks another server the same, and gives its answer with the port of this one in it.
-fn forward(port: &str, asked: &crate::server::Asked) -> Answer {
-    use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-    let mut text = format!("GET {} HTTP/1.1\r\n", asked.path);
-    if let Some(value) = &asked.authorization {
-        text.push_str(&format!("authorization: {value}\r\n"));
+fn named() -> PullOptions {
+    PullOptions {
+        credentials: Some(Credentials {
+            user: "name".to_owned(),
+            password: "word".to_owned(),
+        }),
+        ..options()
     }
-    stream.write_all(format!("{text}\r\n").as_bytes()).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut all = Vec::new();
-    stream.read_to_end(&mut all).unwrap();
-    let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
-    let head = String::from_utf8(all[..end].to_vec())
-        .unwrap()
-        .replace("PORT", port);
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let mut answer = Answer::new(status, &all[end + 4..]);
-    for line in head.lines().skip(1) {
-        let (name, value) = line.split_once(": ").unwrap();
-        for known in ["www-authenticate", "location", "content-type"] {
-            if name == known {
-                answer = answer.header(known, value);
+}
+
+/// Whoever a redirect led to may ask for proof: nobody answers. A token service on plain HTTP that is not the
+/// registry is asked as nobody.
+#[test]
+fn challenges_are_answered_to_the_registry_alone() {
+    for by_redirect in [true, false] {
+        let ground = Ground::new();
+        let store = ground.store();
+        let own: Arc<OnceLock<String>> = Arc::default();
+        let thief = Server::start({
+            let own = Arc::clone(&own);
+            move |asked, _| match asked.path.starts_with("/token") {
+                true => Answer::new(200, br#"{"token":"abc"}"#),
+                false => {
+                    let realm = format!("Bearer realm=\"http://{}/token\"", own.get().unwrap());
+                    Answer::new(401, b"inner secret").header("www-authenticate", realm)
+                }
             }
+        });
+        own.set(thief.host.clone()).unwrap();
+        let there = thief.host.clone();
+        let server = Server::of(made(1_000), move |asked, _, good| {
+            match (by_redirect, asked.path.contains("/blobs/")) {
+                (true, true) => {
+                    Answer::new(307, b"").header("location", format!("http://{there}/x"))
+                }
+                (false, _) if asked.authorization.is_none() => Answer::new(401, b"").header(
+                    "www-authenticate",
+                    format!("Bearer realm=\"http://{there}/token\""),
+                ),
+                _ => good,
+            }
+        });
+        let pulled = pull_with(&store, &server.host, "x:1", &named());
+        assert_eq!(pulled.is_ok(), !by_redirect, "{pulled:?}");
+        if let Err(error) = pulled {
+            assert!(!error.to_string().contains("inner secret"), "{error}");
         }
+        let asked = thief.asked("");
+        assert!(!asked.is_empty());
+        let proofs = asked.iter().filter(|one| one.authorization.is_some());
+        assert_eq!(proofs.count(), 0, "{asked:?}");
     }
-    answer
 }
 
 /// P80: ten who want one image do the work once: one download, one unpacking.

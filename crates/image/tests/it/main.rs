@@ -5,6 +5,7 @@
 //! - `bombs`: bounds, each by its name.
 //! - `archives`: layouts and archives of `docker save`.
 //! - `hostile`: a registry that lies, stalls and breaks off.
+//! - `downloads`: those that are slow, wrong from before, too many, or somebody else's.
 //! - `reference`: our reader of archives beside another one.
 //! - `sharing`: scopes, names, leases, collection, verification.
 //! - `tarball`, `layout`, `server`: makers of archives, layouts and registries; no tests.
@@ -17,6 +18,7 @@
 
 mod archives;
 mod bombs;
+mod downloads;
 mod hostile;
 mod layers;
 mod layout;

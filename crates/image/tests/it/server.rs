@@ -31,6 +31,8 @@ pub(crate) struct Answer {
     pub(crate) cut: Option<usize>,
     /// It stands still after so many bytes, for a while.
     pub(crate) stall: Option<(usize, Duration)>,
+    /// It sends one byte, then waits so long, and so on.
+    pub(crate) drip: Option<Duration>,
 }
 
 impl Answer {
@@ -42,6 +44,7 @@ impl Answer {
             length: None,
             cut: None,
             stall: None,
+            drip: None,
         }
     }
 
@@ -196,6 +199,14 @@ fn answer(stream: &mut TcpStream, answer: &Answer) -> bool {
         let _ = stream.write_all(&answer.body[..after]);
         thread::sleep(pause);
         return false;
+    }
+    if let Some(pause) = answer.drip {
+        for byte in &answer.body {
+            if stream.write_all(&[*byte]).is_err() {
+                return false;
+            }
+            thread::sleep(pause);
+        }
     }
     let most = answer.cut.unwrap_or(answer.body.len());
     let sent = stream.write_all(&answer.body[..most.min(answer.body.len())]);

@@ -9,9 +9,11 @@ use leasehold_image::ImageError;
 use leasehold_image::archive::LoadOptions;
 use leasehold_image::reference::Reference;
 use leasehold_image::registry::PullOptions;
-use leasehold_image::store::{Scope, Store};
+use leasehold_image::store::{Progress, Scope, Store, Watch};
 
-use crate::layout::{Ground, image, load};
+use serde_json::json;
+
+use crate::layout::{GZIP, Ground, Made, PLAIN, describe, image, load, manifest};
 use crate::server::{Answer, Server};
 use crate::tarball::Tar;
 
@@ -86,6 +88,157 @@ fn p80_an_image_of_one_tenant_is_not_anothers() {
     for name in ["", "A", "a/b", "..", &"x".repeat(65)] {
         assert!(Scope::new(name).is_err(), "{name}");
     }
+}
+
+/// P80: to name the diff id of a layer that another scope has is not to have it: the own bytes are unpacked first.
+#[test]
+fn p80_a_diff_id_gives_nobody_the_files_of_another() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let [a, b] = ["a", "b"].map(|name| Scope::new(name).unwrap());
+    let layer = Tar::new().file("secret", b"of a").end();
+    let good = image(std::slice::from_ref(&layer));
+    let load = |scope: &Scope, media: &str, blob: &[u8]| {
+        let folder = ground.path.join("given");
+        let _ = fs::remove_dir_all(&folder);
+        let made = Made {
+            manifest: manifest(&good.config, &[describe(media, blob)]),
+            config: good.config.clone(),
+            layers: vec![blob.to_vec()],
+        };
+        made.write(&folder);
+        store.load(scope, &folder, &LoadOptions::default(), &())
+    };
+    load(&a, GZIP, &good.layers[0]).unwrap();
+    let cut = &good.layers[0][..good.layers[0].len() - 8];
+    let other = Tar::new().file("secret", b"of b").end();
+    for garbage in [b"garbage", cut, &other[..]] {
+        let error = load(&b, GZIP, garbage).unwrap_err();
+        assert!(matches!(error, ImageError::Layer { .. }), "{error}");
+    }
+    assert!(store.images(&b).unwrap().is_empty());
+    // The same files, compressed otherwise, are proven and then kept once.
+    let image = load(&b, PLAIN, &layer).unwrap();
+    assert_eq!(count(&store, "layers"), 1);
+    assert!(store.verify(&image).unwrap().is_empty());
+    let begun = Told::default();
+    store
+        .load(
+            &b,
+            &ground.path.join("given"),
+            &LoadOptions::default(),
+            &begun,
+        )
+        .unwrap();
+    assert_eq!(begun.0.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+/// P80: two scopes that bring one layer, compressed otherwise, at the same time have it once, and whoever claims its
+/// diff id for other bytes is waited for by nobody.
+#[test]
+fn p80_one_layer_from_two_blobs_at_once_is_kept_once() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let layer = Tar::new().file("x", &vec![7; 3_000_000]).end();
+    let good = image(std::slice::from_ref(&layer));
+    let claimed = format!("locks/layer-{}", Digest::of(&layer).hex());
+    let held = fs::File::create(store.root().join(claimed)).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    std::thread::scope(|threads| {
+        for (name, media, blob) in [("a", GZIP, &good.layers[0]), ("b", PLAIN, &layer)] {
+            let folder = ground.path.join(name);
+            let made = Made {
+                manifest: manifest(&good.config, &[describe(media, blob)]),
+                config: good.config.clone(),
+                layers: vec![blob.clone()],
+            };
+            made.write(&folder);
+            let store = &store;
+            threads.spawn(move || {
+                let scope = Scope::new(name).unwrap();
+                let image = store.load(&scope, &folder, &LoadOptions::default(), &());
+                assert!(store.verify(&image.unwrap()).unwrap().is_empty());
+            });
+        }
+    });
+    assert_eq!((count(&store, "layers"), count(&store, "work")), (1, 0));
+}
+
+/// Counts how often something is unpacked.
+#[derive(Default)]
+struct Told(std::sync::atomic::AtomicUsize);
+
+impl Watch for Told {
+    fn tell(&self, progress: Progress) {
+        if matches!(progress, Progress::Unpacking(_)) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+/// A name never outlives its image, whoever removes the last name while another is given.
+#[test]
+fn a_name_that_is_given_while_the_last_one_goes_stands_for_an_image() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let folder = ground.path.join("layout");
+    image(&[Tar::new().end()]).write(&folder);
+    let scope = Scope::host();
+    let give = |name: &str| {
+        let options = LoadOptions {
+            name: Some(format!("docker.io/library/{name}:1")),
+            ..LoadOptions::default()
+        };
+        store.load(&scope, &folder, &options, &()).unwrap();
+    };
+    // Many names make the removal look for long.
+    give("a");
+    let names = store.root().join("scopes/host/names");
+    let other = Digest::of(b"other").to_string();
+    for number in 0..400 {
+        let name = format!("docker.io/library/n{number}:1");
+        let record = json!({ "name": name, "digest": other });
+        let path = names.join(Digest::of(name.as_bytes()).hex());
+        fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
+    }
+    for _ in 0..40 {
+        give("a");
+        std::thread::scope(|threads| {
+            threads.spawn(|| give("b"));
+            threads.spawn(|| store.remove(&scope, "a:1"));
+        });
+        let found = store.find(&scope, "b:1");
+        assert!(found.is_ok(), "the name stands for nothing");
+        store.remove(&scope, "b:1").unwrap();
+    }
+    // One that does is removed like any other.
+    let digest = give_and_lose(&store, &scope, give);
+    assert_eq!(
+        store.remove(&scope, "c:1").unwrap(),
+        ["docker.io/library/c:1"]
+    );
+    assert!(store.find(&scope, &digest).is_err());
+}
+
+/// Names the image, and takes its record away behind the store's back.
+fn give_and_lose(store: &Store, scope: &Scope, give: impl Fn(&str)) -> String {
+    give("c");
+    let image = store.find(scope, "c:1").unwrap();
+    let record = format!("scopes/host/images/{}", image.digest.hex());
+    fs::remove_file(store.root().join(record)).unwrap();
+    image.digest.to_string()
+}
+
+/// Collection says who is in its way.
+#[test]
+fn collection_names_who_is_in_its_way() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let held = fs::File::create(store.root().join("locks/collect")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
+    let text = store.collect(false).unwrap_err().to_string();
+    let own = format!("process {}", std::process::id());
+    assert!(text.contains(&own), "{text}");
 }
 
 /// Collection frees what nobody refers to, and nothing that has a lease, in this process or in another.
@@ -213,6 +366,36 @@ fn verification_names_what_is_altered() {
     says("its bytes are altered");
     fs::remove_file(&blob).unwrap();
     says("it is missing");
+}
+
+/// What is altered goes, unless a sandbox has it, and comes again though another image has it too.
+#[test]
+fn what_is_altered_is_dropped_and_brought_again() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let base = Tar::new().file("a", b"one").end();
+    let layers = [base.clone(), Tar::new().file("b", b"two").end()];
+    load(&ground, &store, &layers).unwrap();
+    let image = load(&ground, &store, &[base]).unwrap();
+    let plan = store.mount_plan(&Scope::host(), &image.digest).unwrap();
+    fs::write(plan.lower[0].join("a"), "ONE").unwrap();
+    let found = store.verify(&image).unwrap();
+    let error = store.drop_altered(&image, &found).unwrap_err();
+    assert!(error.to_string().contains("a sandbox uses it"), "{error}");
+    let path = plan.lower[0].clone();
+    drop(plan);
+    assert_eq!(store.drop_altered(&image, &found).unwrap(), 1);
+    assert!(!path.exists());
+    let blob = store.root().join("blobs/sha256");
+    let blob = blob.join(image.layers[0].blob.hex());
+    fs::remove_file(&blob).unwrap();
+    fs::write(&blob, "other").unwrap();
+    let found = store.verify(&image).unwrap();
+    assert_eq!(store.drop_altered(&image, &found).unwrap(), 1);
+    for one in [&layers[..], &layers[..1]] {
+        let image = load(&ground, &store, one).unwrap();
+        assert!(store.verify(&image).unwrap().is_empty());
+    }
 }
 
 /// What a dead maker left goes when the store is opened; what a live one is at stays.

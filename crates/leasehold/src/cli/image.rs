@@ -46,6 +46,9 @@ pub(crate) enum ImageCommand {
         /// Names or digests
         #[arg(value_name = "IMAGE")]
         images: Vec<String>,
+        /// Remove what is altered, so that the next pull or load of the image brings it again
+        #[arg(long)]
+        drop: bool,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -56,7 +59,8 @@ pub(crate) enum ImageCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A name without a registry is of docker.io, one without a tag of `latest`. What breaks off goes on where
-it was when the same is pulled again. Plain HTTP goes to loopback alone, or with --plain-http.
+it was when the same is pulled again. Plain HTTP goes to loopback, or with --plain-http to the registry
+that is named. The password goes to the registry, and to the HTTPS token service it names.
 
 Examples:
   leasehold image pull debian:12
@@ -78,7 +82,7 @@ pub(crate) struct PullFlags {
     /// Certificates to believe besides the host's own, in PEM
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// Speak plain HTTP to this registry, which anybody on the way can read
+    /// Speak plain HTTP to this registry alone, which anybody on the way can read
     #[arg(long)]
     pub(crate) plain_http: bool,
     /// How long a connection may stand still before it is begun again [default: 30s]

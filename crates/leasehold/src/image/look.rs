@@ -47,6 +47,17 @@ pub(super) fn list(store: &Store, json: bool) -> Result<u8, Fault> {
             ]);
         }
     }
+    for name in &names {
+        if !images.iter().any(|image| image.digest == name.digest) {
+            rows.push([
+                clean(&name.name),
+                name.digest.hex()[..DIGITS].to_owned(),
+                "-".to_owned(),
+                "-".to_owned(),
+                "missing".to_owned(),
+            ]);
+        }
+    }
     rows.sort();
     let heading = ["NAME", "DIGEST", "PLATFORM", "LAYERS", "SIZE"];
     voice::data(table::lines(heading, rows).as_bytes())?;

@@ -43,7 +43,7 @@ pub(crate) fn main(command: &ImageCommand) -> Result<u8, Fault> {
         ImageCommand::Show { image, json } => look::show(&store()?, image, *json),
         ImageCommand::Rm { images } => remove(&store()?, images),
         ImageCommand::Gc { dry_run, json } => collect(&store()?, *dry_run, *json),
-        ImageCommand::Verify { images, json } => verify(&store()?, images, *json),
+        ImageCommand::Verify { images, drop, json } => verify(&store()?, images, *drop, *json),
     }
 }
 
@@ -98,6 +98,13 @@ fn pull(flags: &PullFlags) -> Result<u8, Fault> {
         options.stall = stall;
     }
     if let (Some(user), Some(file)) = (&flags.user, &flags.password_file) {
+        // Whoever gets both takes what is before the first one for the name.
+        if user.contains(':') || user.contains(char::is_control) {
+            return Err(Fault::usage(
+                "`--user` has a `:` or what is no letter in it, which no name of a registry has",
+            )
+            .hint("--user NAME with --password-file FILE"));
+        }
         options.credentials = Some(Credentials {
             user: user.clone(),
             password: password(file)?,
@@ -134,6 +141,13 @@ fn load(flags: &LoadFlags) -> Result<u8, Fault> {
         platform: platform(flags.platform.as_deref())?,
         name,
     };
+    if flags.path.as_os_str() != "-" && !flags.path.exists() {
+        let path = flags.path.to_string_lossy();
+        return Err(
+            Fault::usage(format!("`PATH` is `{}`, which is not there", clean(&path)))
+                .hint("a file or directory, or - for standard input"),
+        );
+    }
     let store = store()?;
     let watch = bars::watch(flags.json || flags.quiet);
     let image = store.load(&Scope::host(), &flags.path, &options, &*watch);
@@ -219,17 +233,43 @@ fn collect(store: &Store, dry_run: bool, json: bool) -> Result<u8, Fault> {
     Ok(0)
 }
 
-fn verify(store: &Store, images: &[String], json: bool) -> Result<u8, Fault> {
+fn verify(store: &Store, images: &[String], drop: bool, json: bool) -> Result<u8, Fault> {
     let scope = Scope::host();
-    let images: Vec<Image> = match images {
-        [] => store.images(&scope),
-        named => named.iter().map(|name| store.find(&scope, name)).collect(),
-    }
-    .map_err(|error| fault(&error))?;
+    let all: Vec<(String, Result<Image, ImageError>)> = match images {
+        [] => {
+            let all = store.images(&scope).map_err(|error| fault(&error))?;
+            all.into_iter()
+                .map(|image| (image.digest.to_string(), Ok(image)))
+                .collect()
+        }
+        named => named
+            .iter()
+            .map(|name| (name.clone(), store.find(&scope, name)))
+            .collect(),
+    };
     let mut rows = Vec::new();
-    let mut altered = false;
-    for image in &images {
-        let found = store.verify(image).map_err(|error| fault(&error))?;
+    let (mut altered, mut failed) = (false, false);
+    for (name, image) in all {
+        // One that cannot be read keeps nobody from the others.
+        let read = image.and_then(|image| {
+            let found = store.verify(&image)?;
+            if drop && !found.is_empty() {
+                store.drop_altered(&image, &found)?;
+            }
+            Ok((found, image))
+        });
+        let (found, image) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                failed = true;
+                let fault = fault(&error).about(format!("cannot verify {}", clean(&name)));
+                if json {
+                    rows.push(serde_json::json!({ "image": name, "error": fault.chain() }));
+                }
+                voice::fault(&fault);
+                continue;
+            }
+        };
         altered |= !found.is_empty();
         if json {
             rows.push(serde_json::json!({ "image": image.digest, "altered": found }));
@@ -250,7 +290,12 @@ fn verify(store: &Store, images: &[String], json: bool) -> Result<u8, Fault> {
         voice::json(&rows)?;
     }
     if altered {
-        voice::hint("leasehold image rm IMAGE, then gc, then pull it again");
+        voice::hint(match drop {
+            true => "what was altered is gone: pull or load these images again",
+            false => {
+                "leasehold image verify --drop removes what is altered; then pull or load these images again"
+            }
+        });
     }
-    Ok(u8::from(altered))
+    Ok(u8::from(altered || failed))
 }

@@ -6,6 +6,9 @@ use leasehold_core::digest::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::strict::{Strict, exact, exact_keys};
+mod strict;
+
 use crate::error::{ImageError, Result, shown};
 use crate::limits::{CONFIG_BYTES, INDEX_ENTRIES, LAYERS, Limits};
 
@@ -32,6 +35,36 @@ const LAYER_TYPES: [&str; 5] = [
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
     "application/vnd.docker.image.rootfs.diff.tar",
 ];
+
+/// Keys that are read of a manifest or an index.
+const TOP: [&str; 6] = [
+    "schemaVersion",
+    "mediaType",
+    "config",
+    "layers",
+    "manifests",
+    "fsLayers",
+];
+/// Keys that are read of what describes bytes.
+const DESCRIPTOR: [&str; 6] = [
+    "mediaType",
+    "digest",
+    "size",
+    "urls",
+    "platform",
+    "annotations",
+];
+/// Keys that are read of a configuration.
+const CONFIGURATION: [&str; 6] = [
+    "os",
+    "architecture",
+    "variant",
+    "rootfs",
+    "config",
+    "created",
+];
+/// Keys that are read of how an image is started.
+const PROCESS: [&str; 5] = ["Env", "Entrypoint", "Cmd", "WorkingDir", "User"];
 
 /// What is accepted where a manifest is asked for.
 #[must_use]
@@ -186,8 +219,13 @@ fn wrong(what: &str, why: impl Into<String>) -> ImageError {
 }
 
 fn object(what: &str, bytes: &[u8]) -> Result<serde_json::Map<String, Value>> {
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| wrong(what, format!("it is no JSON: {error}")))?;
+    let Strict(value) = serde_json::from_slice(bytes).map_err(|error| {
+        let why = match error.is_data() {
+            true => error.to_string(),
+            false => format!("it is no JSON: {error}"),
+        };
+        wrong(what, why)
+    })?;
     match value {
         Value::Object(object) => Ok(object),
         _ => Err(wrong(what, "it is no JSON object")),
@@ -195,8 +233,13 @@ fn object(what: &str, bytes: &[u8]) -> Result<serde_json::Map<String, Value>> {
 }
 
 fn descriptor(what: &str, value: &Value) -> Result<Descriptor> {
-    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
-    let digest = text("digest");
+    exact(what, value, &DESCRIPTOR)?;
+    let text = |field: &str| match value.get(field) {
+        None => Ok(""),
+        Some(Value::String(text)) => Ok(text.as_str()),
+        Some(_) => Err(wrong(what, format!("`{field}` is no text"))),
+    };
+    let digest = text("digest")?;
     let digest = Digest::parse(digest).map_err(|_| {
         let shown = shown(digest.as_bytes());
         wrong(
@@ -206,7 +249,7 @@ fn descriptor(what: &str, value: &Value) -> Result<Descriptor> {
     })?;
     let size = value.get("size").and_then(Value::as_u64);
     Ok(Descriptor {
-        media_type: text("mediaType").chars().take(256).collect(),
+        media_type: text("mediaType")?.chars().take(256).collect(),
         digest,
         size: size.ok_or_else(|| wrong(what, "`size` is no whole number"))?,
     })
@@ -220,7 +263,12 @@ impl Document {
     pub fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Self> {
         let what = "the manifest";
         let object = object(what, bytes)?;
-        let stated = object.get("mediaType").and_then(Value::as_str);
+        exact_keys(what, &object, &TOP)?;
+        let stated = match object.get("mediaType") {
+            None => None,
+            Some(Value::String(stated)) => Some(stated.as_str()),
+            Some(_) => return Err(wrong(what, "`mediaType` is no text")),
+        };
         if let (Some(stated), Some(sent)) = (stated, content_type)
             && stated != sent
         {
@@ -253,6 +301,17 @@ impl Document {
     }
 }
 
+fn list<'a>(
+    what: &str,
+    object: &'a serde_json::Map<String, Value>,
+    field: &str,
+) -> Result<&'a [Value]> {
+    match object.get(field) {
+        Some(Value::Array(list)) => Ok(list),
+        _ => Err(wrong(what, format!("`{field}` is no list"))),
+    }
+}
+
 fn manifest(object: &serde_json::Map<String, Value>) -> Result<Manifest> {
     let what = "the manifest";
     let config = descriptor("`config` of the manifest", &object["config"])?;
@@ -267,7 +326,13 @@ fn manifest(object: &serde_json::Map<String, Value>) -> Result<Manifest> {
             most: CONFIG_BYTES,
         });
     }
-    let layers = object["layers"].as_array().map_or(&[][..], Vec::as_slice);
+    let layers = list(what, object, "layers")?;
+    if layers.is_empty() {
+        return Err(wrong(
+            what,
+            "it has no layers, so that there is nothing to start",
+        ));
+    }
     if layers.len() > LAYERS {
         return Err(ImageError::Limit {
             what: format!("an image of {} layers", layers.len()),
@@ -277,11 +342,15 @@ fn manifest(object: &serde_json::Map<String, Value>) -> Result<Manifest> {
     }
     let layers = layers.iter().enumerate().map(|(at, value)| {
         let what = format!("`layers[{at}]` of the manifest");
-        let foreign = value.get("urls").and_then(Value::as_array);
+        let foreign = value.get("urls").is_some_and(|urls| match urls {
+            Value::Null => false,
+            Value::Array(urls) => !urls.is_empty(),
+            _ => true,
+        });
         let layer = descriptor(&what, value)?;
         if layer.media_type.contains("foreign")
             || layer.media_type.contains("nondistributable")
-            || foreign.is_some_and(|urls| !urls.is_empty())
+            || foreign
         {
             return Err(wrong(
                 &what,
@@ -325,9 +394,7 @@ impl Manifest {
 }
 
 fn index(object: &serde_json::Map<String, Value>) -> Result<Vec<IndexEntry>> {
-    let entries = object["manifests"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
+    let entries = list("the index", object, "manifests")?;
     if entries.len() > INDEX_ENTRIES {
         return Err(ImageError::Limit {
             what: format!("an index of {} images", entries.len()),
@@ -400,7 +467,13 @@ impl Config {
     pub fn parse(bytes: &[u8], layers: usize) -> Result<Self> {
         let what = "the configuration";
         let object = object(what, bytes)?;
+        exact_keys(what, &object, &CONFIGURATION)?;
         let rootfs = object.get("rootfs").unwrap_or(&Value::Null);
+        exact(
+            "`rootfs` of the configuration",
+            rootfs,
+            &["type", "diff_ids"],
+        )?;
         if rootfs.get("type").and_then(Value::as_str) != Some("layers") {
             return Err(wrong(what, "`rootfs.type` is not `layers`"));
         }
@@ -430,19 +503,20 @@ impl Config {
             })
         });
         let diff_ids = diff_ids.collect::<Result<_>>()?;
-        let word = |field: &str| {
-            let text = object.get(field).and_then(Value::as_str)?;
-            Some(text.chars().take(64).collect::<String>())
+        let word = |field: &str| match object.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.chars().take(64).collect::<String>())),
+            Some(_) => Err(wrong(what, format!("`{field}` is no text"))),
         };
         Ok(Self {
             platform: Platform {
-                os: word("os").unwrap_or_else(|| "linux".to_owned()),
-                architecture: word("architecture").unwrap_or_default(),
-                variant: word("variant").filter(|variant| !variant.is_empty()),
+                os: word("os")?.unwrap_or_else(|| "linux".to_owned()),
+                architecture: word("architecture")?.unwrap_or_default(),
+                variant: word("variant")?.filter(|variant| !variant.is_empty()),
             },
             diff_ids,
             process: process(object.get("config").unwrap_or(&Value::Null))?,
-            created: word("created"),
+            created: word("created")?,
         })
     }
 }
@@ -451,6 +525,11 @@ fn process(config: &Value) -> Result<Process> {
     /// Most texts of a list, and bytes of one.
     const TEXTS: usize = 4_096;
     const TEXT_BYTES: usize = 128 << 10;
+    let what = "`config` of the configuration";
+    if !matches!(config, Value::Null | Value::Object(_)) {
+        return Err(wrong(what, "it is no JSON object"));
+    }
+    exact(what, config, &PROCESS)?;
     let text = |field: &str, value: &Value| match value {
         Value::Null => Ok(String::new()),
         Value::String(text) if text.len() <= TEXT_BYTES && !text.contains('\0') => Ok(text.clone()),
