@@ -21,15 +21,19 @@ pub const NAME_BYTES: usize = 512;
 pub struct Limits {
     /// Compressed bytes of all layers of an image.
     pub image_bytes: u64,
-    /// Bytes of one layer, unpacked.
+    /// Bytes of one layer, unpacked, with what it copies from those below.
     pub layer_bytes: u64,
+    /// Bytes of all layers of an image, unpacked.
+    pub unpacked_bytes: u64,
+    /// Entries of all layers of an image.
+    pub image_entries: u64,
     /// Unpacked bytes for each compressed one, beyond [`Limits::RATIO_FREE`].
     pub ratio: u64,
     /// Entries of one layer.
     pub entries: u64,
     /// Components of one path.
     pub depth: usize,
-    /// Bytes of the names of directories that a layer describes, taken together.
+    /// Bytes of the names of directories that a layer describes, and of files that it copies, taken together.
     pub directory_names_bytes: usize,
     /// Bytes of extended attributes of one entry.
     pub attribute_bytes: usize,
@@ -39,7 +43,7 @@ pub struct Limits {
     pub cpu_seconds: u32,
     /// Bytes of data of the process.
     pub memory_bytes: u64,
-    /// Wall seconds that a layer may take.
+    /// Wall seconds that unpacking all layers of an image may take.
     pub wall_seconds: u32,
 }
 
@@ -59,6 +63,8 @@ impl Default for Limits {
         Self {
             image_bytes: 32 * GIB,
             layer_bytes: 32 * GIB,
+            unpacked_bytes: 64 * GIB,
+            image_entries: 2_000_000,
             ratio: 250,
             entries: 1_000_000,
             depth: 256,
@@ -67,7 +73,7 @@ impl Default for Limits {
             window_bytes: 128 * MIB,
             cpu_seconds: 3_600,
             memory_bytes: 768 * MIB,
-            wall_seconds: 7_200,
+            wall_seconds: 3_600,
         }
     }
 }

@@ -54,22 +54,90 @@ pub struct Place {
     pub stat: Stat,
 }
 
-/// Layers, the topmost first.
+/// One directory as a stack has it: that of each layer which is merged into it, the topmost first.
 #[derive(Debug, Default)]
-pub struct Stack {
+pub(crate) struct Merged {
     layers: Vec<OwnedFd>,
 }
 
-impl Stack {
-    /// Of opened layers, the topmost first.
-    #[must_use]
-    pub fn new(layers: Vec<OwnedFd>) -> Self {
-        Self { layers }
+/// What a stack has at a way.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    /// Nothing, or a file.
+    Nothing,
+    /// A symbolic link, there or on the way.
+    Link,
+    /// A directory, with what its topmost layer says of it.
+    Directory(Stat, Merged),
+}
+
+impl Merged {
+    /// What is at a name, and the directory of the layer that has it.
+    pub(crate) fn look(&self, name: &[u8]) -> Result<Option<(BorrowedFd<'_>, Stat)>> {
+        for layer in &self.layers {
+            match statat(layer, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_mark(&stat) => return Ok(None),
+                Ok(stat) => return Ok(Some((layer.as_fd(), stat))),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
-    /// The layers, the topmost first.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.layers.iter().map(AsFd::as_fd)
+    /// Goes one component down. A directory is merged with those below it up to one that hides them, to a mark,
+    /// or to what is no directory.
+    pub(crate) fn enter(&self, name: &[u8]) -> Result<Entered> {
+        let mut top = None;
+        let mut merged = Self::default();
+        for layer in &self.layers {
+            let stat = match statat(layer, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(error),
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => {}
+                FileType::Symlink if top.is_none() => return Ok(Entered::Link),
+                _ => break,
+            }
+            top.get_or_insert(stat);
+            if !merged.add(directory(layer.as_fd(), name)?) {
+                break;
+            }
+        }
+        Ok(match top {
+            Some(stat) => Entered::Directory(stat, merged),
+            None => Entered::Nothing,
+        })
+    }
+
+    /// Adds the directory of the next layer; whether those below it count too.
+    fn add(&mut self, directory: OwnedFd) -> bool {
+        let hides = is_opaque(directory.as_fd());
+        self.layers.push(directory);
+        !hides
+    }
+}
+
+/// Layers, the topmost first.
+#[derive(Debug, Default)]
+pub struct Stack {
+    root: Merged,
+}
+
+impl Stack {
+    /// Of opened layers, the topmost first. It ends with one whose root hides those below.
+    #[must_use]
+    pub fn new(layers: Vec<OwnedFd>) -> Self {
+        let mut root = Merged::default();
+        let _ = layers.into_iter().all(|layer| root.add(layer));
+        Self { root }
+    }
+
+    /// The directory that all others are in.
+    pub(crate) fn root(&self) -> &Merged {
+        &self.root
     }
 
     /// Looks a name up.
@@ -80,53 +148,21 @@ impl Stack {
         let Some((name, way)) = parts.split_last() else {
             return Ok(Found::Nothing);
         };
-        for layer in &self.layers {
-            match in_layer(layer, way, name)? {
-                Step::Below => {}
-                Step::Over(found) => return Ok(found),
+        let mut inner = None;
+        for part in way {
+            match inner.as_ref().unwrap_or(&self.root).enter(part)? {
+                Entered::Nothing => return Ok(Found::Nothing),
+                Entered::Link => return Ok(Found::ThroughLink),
+                Entered::Directory(_, merged) => inner = Some(merged),
             }
         }
-        Ok(Found::Nothing)
-    }
-}
-
-/// What one layer says about a name.
-enum Step {
-    /// The layers below decide.
-    Below,
-    /// It is decided.
-    Over(Found),
-}
-
-fn in_layer(layer: &OwnedFd, way: &[&[u8]], name: &[u8]) -> Result<Step> {
-    let mut here = layer
-        .try_clone()
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let mut hides = is_opaque(here.as_fd());
-    let absent = |hides: bool| match hides {
-        true => Step::Over(Found::Nothing),
-        false => Step::Below,
-    };
-    for part in way {
-        match statat(&here, *part, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => {}
-                FileType::Symlink => return Ok(Step::Over(Found::ThroughLink)),
-                _ => return Ok(Step::Over(Found::Nothing)),
-            },
-            Err(Errno::NOENT) => return Ok(absent(hides)),
-            Err(error) => return Err(error),
-        }
-        here = directory(here.as_fd(), part)?;
-        hides |= is_opaque(here.as_fd());
-    }
-    match statat(&here, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) if is_mark(&stat) => Ok(Step::Over(Found::Nothing)),
-        Ok(stat) => Ok(Step::Over(Found::Here(Place {
-            directory: here,
-            stat,
-        }))),
-        Err(Errno::NOENT) => Ok(absent(hides)),
-        Err(error) => Err(error),
+        let here = inner.as_ref().unwrap_or(&self.root);
+        let Some((directory, stat)) = here.look(name)? else {
+            return Ok(Found::Nothing);
+        };
+        let directory = directory
+            .try_clone_to_owned()
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Ok(Found::Here(Place { directory, stat }))
     }
 }

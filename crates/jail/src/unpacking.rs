@@ -44,6 +44,8 @@ pub struct Unpacking<'a> {
     pub memory_bytes: u64,
     /// Processor seconds after which the kernel ends it.
     pub cpu_seconds: u32,
+    /// Most descriptors: standard ones, directories on the way, and what is open of every lower layer.
+    pub open_files: u64,
 }
 
 /// What holds the process.
@@ -138,15 +140,13 @@ fn drop_all() -> Result<(), PostureError> {
 }
 
 fn take_limits(to: &Unpacking<'_>) -> Result<(), PostureError> {
-    /// Standard descriptors, directories on the way, and every lower layer.
-    const OPEN_FILES: u64 = 512;
     let rows = [
         (Resource::Fsize, to.file_bytes),
         (Resource::Data, to.memory_bytes),
         (Resource::Nproc, 0),
         (Resource::Memlock, 0),
         (Resource::Cpu, to.cpu_seconds.into()),
-        (Resource::Nofile, OPEN_FILES),
+        (Resource::Nofile, to.open_files),
     ];
     for (resource, value) in rows {
         step(
@@ -237,6 +237,7 @@ mod tests {
                 file_bytes: 1_000,
                 memory_bytes: 512 << 20,
                 cpu_seconds: 10,
+                open_files: 64,
             };
             if confined && confine(&to).is_err() {
                 return 98;

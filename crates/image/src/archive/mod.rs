@@ -5,6 +5,7 @@
 
 mod source;
 
+use std::io::Read;
 use std::path::Path;
 
 use leasehold_core::digest::Digest;
@@ -176,13 +177,8 @@ impl Store {
         let parsed = Config::parse(&config, saved.layers.len())?;
         let mut layers = Vec::with_capacity(saved.layers.len());
         for (name, diff_id) in saved.layers.iter().zip(&parsed.diff_ids) {
-            let Some((mut bytes, size)) = source.open_file(name)? else {
-                return Err(source.none(format!("`{}` is missing", shown(name.as_bytes()))));
-            };
-            watch.tell(Progress::Layer(*diff_id, size));
-            let told = |now| watch.tell(Progress::Bytes(*diff_id, now));
+            let (_, size) = saved_layer(source, name)?;
             // Layers are not compressed in such an archive, so that they are their own diff ids.
-            self.put_from(scope, &mut bytes, Some(diff_id), size, told)?;
             layers.push(Descriptor {
                 media_type: "application/vnd.oci.image.layer.v1.tar".to_owned(),
                 digest: *diff_id,
@@ -191,7 +187,7 @@ impl Store {
         }
         let descriptor = Descriptor {
             media_type: "application/vnd.oci.image.config.v1+json".to_owned(),
-            digest: self.put(scope, &config)?,
+            digest: Digest::of(&config),
             size: config.len() as u64,
         };
         let written = Written {
@@ -205,13 +201,27 @@ impl Store {
         let Document::Manifest(manifest) = Document::parse(&bytes, None)? else {
             return Err(source.none("no manifest can be written"));
         };
+        // Nothing is written before the bounds on the whole are kept.
         manifest.compressed(self.limits())?;
+        self.put(scope, &config)?;
+        for (name, layer) in saved.layers.iter().zip(&layers) {
+            let (mut bytes, size) = saved_layer(source, name)?;
+            watch.tell(Progress::Layer(layer.digest, size));
+            let told = |now| watch.tell(Progress::Bytes(layer.digest, now));
+            self.put_from(scope, &mut bytes, Some(&layer.digest), layer.size, told)?;
+        }
         Ok(Found {
             digest: Digest::of(&bytes),
             bytes,
             manifest,
         })
     }
+}
+
+/// A layer of an archive of `docker save`, and its size.
+fn saved_layer<'a>(source: &'a mut Source, name: &str) -> Result<(Box<dyn Read + 'a>, u64)> {
+    let missing = source.none(format!("`{}` is missing", shown(name.as_bytes())));
+    source.open_file(name)?.ok_or(missing)
 }
 
 /// A document of a layout, of the digest and size that were said.

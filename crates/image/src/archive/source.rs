@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::path::components;
 use crate::stack::BENEATH;
 use crate::tar::{Kind, Reader};
-use crate::unpack::decode::{Compression, Decoded};
+use crate::unpack::decode::{Beyond, Compression, Decoded};
 
 /// Most entries of an archive.
 const ENTRIES_MAX: usize = 65_536;
@@ -227,20 +227,34 @@ fn target(name: &[u8], link: &[u8], hard: bool) -> std::result::Result<Vec<u8>, 
 fn spooled(from: impl Read, path: &Path, work: &Path, limits: &Limits) -> Result<File> {
     let made = work.join("archive");
     let mut file = File::create_new(&made).map_err(at("make", &made))?;
-    // A stream does not say how long it is: no ratio is asked for, and the bound is that of an image.
+    // The bound is that of an image, and a stream does not say how long it is.
     let limits = Limits {
         layer_bytes: limits.image_bytes,
-        ratio: u64::MAX,
         ..*limits
     };
-    let mut decoded = Decoded::new(from, u64::MAX, limits).map_err(at("read", path))?;
+    let mut decoded = Decoded::new(from, None, limits).map_err(at("read", path))?;
     let mut buffer = vec![0; 128 << 10];
     loop {
-        let got = decoded.read(&mut buffer).map_err(at("read", path))?;
+        let got = decoded
+            .read(&mut buffer)
+            .map_err(|error| beyond(error, path))?;
         if got == 0 {
             break;
         }
         file.write_all(&buffer[..got]).map_err(at("write", &made))?;
     }
     File::open(&made).map_err(at("open", &made))
+}
+
+/// A bound that was met, by its name, or the failure to read.
+fn beyond(error: std::io::Error, path: &Path) -> ImageError {
+    let met = error.get_ref().and_then(|cause| cause.downcast_ref());
+    match met {
+        Some(Beyond { limit, most }) => ImageError::Limit {
+            what: format!("the archive {}", shown(path.as_os_str().as_encoded_bytes())),
+            limit,
+            most: *most,
+        },
+        None => at("read", path)(error),
+    }
 }

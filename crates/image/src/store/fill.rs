@@ -10,6 +10,7 @@ use super::{Scope, Store, Watch};
 use crate::document::{Config, Manifest, Platform, chain_ids};
 use crate::error::{ImageError, Result};
 use crate::limits::CONFIG_BYTES;
+use crate::unpack::Spent;
 
 /// An image whose bytes are all here.
 #[derive(Debug)]
@@ -46,6 +47,7 @@ impl Store {
             });
         }
         let chain = chain_ids(&config.diff_ids);
+        let mut spent = Spent::default();
         let mut keys: Vec<String> = Vec::with_capacity(chain.len());
         for ((layer, diff_id), chain_id) in manifest.layers.iter().zip(&config.diff_ids).zip(&chain)
         {
@@ -55,7 +57,7 @@ impl Store {
                 chain_id,
                 below: &keys,
             };
-            let key = self.unpack(wanted, watch)?;
+            let key = self.unpack(wanted, &mut spent, watch)?;
             keys.push(key);
         }
         let layers = manifest.layers.iter().zip(&config.diff_ids).zip(keys);

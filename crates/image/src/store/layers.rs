@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_core::digest::Digest;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::files::{self, read_record};
 use super::locks::Waiting;
 use super::{Progress, Store, Watch};
 use crate::error::{ImageError, Result, at};
-use crate::unpack::{Answer, Request, Unpacked};
+use crate::unpack::{Answer, Request, Spent, Unpacked};
 
 /// What a layer may take beyond its unpacking, until it is on the disk.
 const SLACK: Duration = Duration::from_secs(600);
@@ -72,8 +72,37 @@ impl Store {
         self.layer(key).join("of").join(blob.hex())
     }
 
-    /// Has a layer unpacked unless it is; whoever comes meanwhile waits for it. Gives its name.
-    pub(super) fn unpack(&self, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<String> {
+    /// Has a layer unpacked unless it is, within what the layers below left of the bounds of an image. Gives its name.
+    pub(super) fn unpack(
+        &self,
+        wanted: Wanted<'_>,
+        spent: &mut Spent,
+        watch: &dyn Watch,
+    ) -> Result<String> {
+        let key = self.unpack_once(wanted, spent, watch)?;
+        let absent = || ImageError::Absent(format!("layer {}", wanted.diff_id));
+        let record = self.layer_record(&key)?.ok_or_else(absent)?;
+        spent.bytes = spent.bytes.saturating_add(record.unpacked.bytes);
+        spent.entries = spent.entries.saturating_add(record.unpacked.entries);
+        for (limit, now, most) in [
+            ("unpacked", spent.bytes, self.limits.unpacked_bytes),
+            ("image-entries", spent.entries, self.limits.image_entries),
+        ] {
+            if now > most {
+                let what = format!("the image with its layer {}", wanted.blob);
+                return Err(ImageError::Limit { what, limit, most });
+            }
+        }
+        Ok(key)
+    }
+
+    /// Whoever comes meanwhile waits for it.
+    fn unpack_once(
+        &self,
+        wanted: Wanted<'_>,
+        spent: &mut Spent,
+        watch: &dyn Watch,
+    ) -> Result<String> {
         if let Some(key) = self.unpacked(wanted)? {
             return Ok(key);
         }
@@ -93,7 +122,9 @@ impl Store {
         watch.tell(Progress::Unpacking(*wanted.blob));
         let work = self.work()?;
         let made = work.path().join("layer");
-        let unpacked = self.unpack_into(&made, wanted, None)?;
+        let begun = Instant::now();
+        let unpacked = self.unpack_within(&made, wanted, *spent, None)?;
+        spent.time += begun.elapsed();
         let key = match unpacked.leans {
             true => chain_key(wanted.chain_id),
             false => wanted.diff_id.hex(),
@@ -140,6 +171,16 @@ impl Store {
         wanted: Wanted<'_>,
         against: Option<&Path>,
     ) -> Result<Unpacked> {
+        self.unpack_within(made, wanted, Spent::default(), against)
+    }
+
+    fn unpack_within(
+        &self,
+        made: &Path,
+        wanted: Wanted<'_>,
+        spent: Spent,
+        against: Option<&Path>,
+    ) -> Result<Unpacked> {
         files::make_directory(made)?;
         let target = made.join("fs");
         // Readable by everybody: it becomes the root of a sandbox, and nobody else gets as far as here.
@@ -154,6 +195,7 @@ impl Store {
             lowers: below.map(|key| self.layer(key).join("fs")).collect(),
             diff_id: *wanted.diff_id,
             limits: self.limits,
+            spent,
             against: against.map(Path::to_owned),
         };
         let layer = *wanted.blob;

@@ -100,7 +100,7 @@ pub struct Root {
 pub struct MountPlan {
     /// Digest of the manifest.
     pub image: Digest,
-    /// Directories for `lowerdir`, the topmost first; to be mounted with `userxattr`, read-only, and after a
+    /// Directories for `lowerdir`, the topmost first, without those that a root hides; to be mounted with `userxattr`, read-only, and after a
     /// translation of owners where [`MountPlan::owners`] is set.
     pub lower: Vec<PathBuf>,
     /// Owners are those of the image, 0 to 65535: map them onto the leased range. Else all is the caller's.
@@ -128,13 +128,13 @@ impl Store {
         let mut owners = true;
         let mut described = None;
         let mut lower = Vec::with_capacity(image.layers.len());
+        let mut hidden = false;
         for layer in image.layers.iter().rev() {
             let record = self.layer_record(&layer.key)?;
             let record = record.filter(|record| record.diff_id == layer.diff_id);
             let record = record.ok_or_else(|| {
                 ImageError::Absent(format!("layer {} of image {digest}", layer.diff_id))
             })?;
-            owners &= record.unpacked.owners;
             let path = self.layer(&layer.key).join("fs");
             if record.unpacked.root && described.is_none() {
                 let found = std::fs::metadata(&path).map_err(at("look at", &path))?;
@@ -144,7 +144,12 @@ impl Store {
                     gid: found.gid(),
                 });
             }
-            lower.push(path);
+            if !hidden {
+                owners &= record.unpacked.owners;
+                lower.push(path);
+            }
+            // A mount would go on below a root that hides; what it hides would be back.
+            hidden |= record.unpacked.opaque;
         }
         Ok(MountPlan {
             image: image.digest,

@@ -152,23 +152,29 @@ fn decimal(value: &[u8]) -> Result<u64, &'static str> {
     })
 }
 
-/// Seconds with a fraction; what was before 1970 is 0.
+/// Most digits of a fraction of a second. What is beyond nanoseconds says nothing.
+const FRACTION_MAX: usize = 32;
+
+/// Seconds with a fraction and one sign at most; what was before 1970 is 0.
 fn time(value: &[u8]) -> Result<(u64, u32), &'static str> {
-    if let Some(before) = value.strip_prefix(b"-") {
-        return time(before).map(|_| (0, 0));
-    }
+    let before = value.strip_prefix(b"-");
+    let value = before.unwrap_or(value);
     let dot = value.iter().position(|byte| *byte == b'.');
     let (whole, fraction) = match dot {
         Some(at) => (&value[..at], &value[at + 1..]),
         None => (value, &[][..]),
     };
-    if !fraction.iter().all(u8::is_ascii_digit) {
+    if fraction.len() > FRACTION_MAX || !fraction.iter().all(u8::is_ascii_digit) {
         return Err("it is no time");
     }
     let nanos = (0..9).fold(0, |sum, at| {
         sum * 10 + fraction.get(at).map_or(0, |digit| u32::from(digit - b'0'))
     });
-    Ok((decimal(whole)?, nanos))
+    let seconds = decimal(whole)?;
+    Ok(match before {
+        Some(_) => (0, 0),
+        None => (seconds, nanos),
+    })
 }
 
 #[cfg(test)]
@@ -199,5 +205,17 @@ mod tests {
         }
         assert!(parse(b"12 path=a/b\n", About::All).is_err());
         assert!(parse(b"15 comment=abc\n", About::All).is_ok());
+    }
+
+    /// As deep a recursion as there are signs would end the process.
+    #[test]
+    fn a_time_has_one_sign_and_few_digits() {
+        assert_eq!(time(b"-1.5"), Ok((0, 0)));
+        assert_eq!(time(b"1.000000001999"), Ok((1, 1)));
+        let (signs, digits) = (vec![b'-'; 1_000_000], vec![b'1'; 1_000_000]);
+        let fraction = [&b"1."[..], &digits].concat();
+        for value in [&signs[..], &digits, &fraction, b"--1", b"-", b"+1", b"1.-1"] {
+            assert!(time(value).is_err(), "{:?}", &value[..value.len().min(8)]);
+        }
     }
 }

@@ -36,6 +36,8 @@ fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> Answer {
 }
 
 fn work() -> Result<Answer, Answer> {
+    // Whoever started this process may have left it more than the standard descriptors.
+    leasehold_jail::sys::close_inherited().map_err(failed("close inherited descriptors"))?;
     let mut bytes = Vec::new();
     let mut input = std::io::stdin().take(REQUEST_MAX);
     input
@@ -60,6 +62,7 @@ fn work() -> Result<Answer, Answer> {
         lowers: &readable,
         file_bytes: request.limits.layer_bytes,
         memory_bytes: request.limits.memory_bytes,
+        open_files: open_files(request.limits.depth, readable.len()),
         cpu_seconds: request.limits.cpu_seconds,
     });
     let held = held.map_err(|error| Answer::Failed(format!("cannot confine itself: {error}")))?;
@@ -78,6 +81,13 @@ fn work() -> Result<Answer, Answer> {
     Ok(Answer::Done(Box::new(done)))
 }
 
+/// Descriptors that are open at once: two for each directory on a way while two layers are compared, and of each layer
+/// below its root, a directory that is kept, and two while one is entered.
+fn open_files(depth: usize, layers: usize) -> u64 {
+    const OTHERS: usize = 64;
+    (OTHERS + 2 * depth + 4 * layers) as u64
+}
+
 fn unpack(
     request: &Request,
     blob: File,
@@ -87,9 +97,15 @@ fn unpack(
     owners: Owners,
 ) -> Result<Unpacked, Answer> {
     let decoded =
-        Decoded::new(blob, compressed, request.limits).map_err(failed("read the layer"))?;
-    let mut tar = Reader::new(decoded);
-    let layer = Layer::new(target, lowers, owners, &request.limits);
+        Decoded::new(blob, Some(compressed), request.limits).map_err(failed("read the layer"))?;
+    let mut tar = Reader::new(decoded.upon(request.spent.bytes));
+    let layer = Layer::new(
+        target,
+        lowers,
+        owners,
+        &request.limits,
+        request.spent.entries,
+    );
     let mut done = layer.unpack(&mut tar).map_err(|error| match error {
         // What is compressed wrongly, or beyond a bound, comes as a failure to read.
         ApplyError::Tar(TarError::Read(cause)) => {

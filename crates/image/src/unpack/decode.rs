@@ -3,7 +3,9 @@
 //! What a layer is compressed with is told by its first bytes. Members of gzip and frames of zstd may follow
 //! each other, as tools write them.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
+use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use leasehold_core::digest::Digest;
@@ -44,18 +46,39 @@ impl Compression {
 #[derive(Debug, thiserror::Error)]
 #[error("it is beyond the limit `{limit}` of {most}")]
 pub(crate) struct Beyond {
-    limit: &'static str,
-    most: u64,
+    pub(crate) limit: &'static str,
+    pub(crate) most: u64,
 }
 
 /// Bytes without compression.
 pub struct Decoded<R: Read> {
-    source: Source<R>,
+    source: Source<Counted<R>>,
     hash: Sha256,
     /// Bytes so far.
     bytes: u64,
-    compressed: u64,
+    /// Bytes that come from elsewhere, and count all the same.
+    besides: u64,
+    /// Bytes of the layers below.
+    below: u64,
+    /// Compressed bytes, where it is known how many there are.
+    compressed: Option<u64>,
+    /// Compressed bytes so far.
+    taken: Rc<Cell<u64>>,
     limits: Limits,
+}
+
+/// Counts what is read for a ratio.
+struct Counted<R> {
+    source: R,
+    taken: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.source.read(buffer)?;
+        self.taken.set(self.taken.get() + got as u64);
+        Ok(got)
+    }
 }
 
 enum Source<R: Read> {
@@ -65,11 +88,17 @@ enum Source<R: Read> {
 }
 
 impl<R: Read> Decoded<R> {
-    /// Reads from the start of a layer of so many bytes.
+    /// Reads from the start of a layer of so many bytes. Where nobody says how many there are, the ratio is that to
+    /// the bytes read so far.
     ///
     /// # Errors
     /// When the first bytes cannot be read.
-    pub fn new(source: R, compressed: u64, limits: Limits) -> io::Result<Self> {
+    pub fn new(source: R, compressed: Option<u64>, limits: Limits) -> io::Result<Self> {
+        let taken = Rc::new(Cell::new(0));
+        let source = Counted {
+            source,
+            taken: Rc::clone(&taken),
+        };
         let mut source = BufReader::with_capacity(128 << 10, source);
         let source = match Compression::of(source.fill_buf()?) {
             Compression::None => Source::None(source),
@@ -84,24 +113,46 @@ impl<R: Read> Decoded<R> {
             source,
             hash: Sha256::new(),
             bytes: 0,
+            besides: 0,
+            below: 0,
             compressed,
+            taken,
             limits,
         })
     }
 
-    /// Bytes so far, and the digest of them.
+    /// Counts the bytes of the layers below towards those of the image.
     #[must_use]
-    pub fn finish(self) -> (u64, Digest) {
-        (self.bytes, Digest::from_bytes(self.hash.finalize().into()))
+    pub fn upon(mut self, below: u64) -> Self {
+        self.below = below;
+        self
     }
 
-    fn within(&self) -> io::Result<()> {
-        let beyond = |limit, most| Err(io::Error::other(Beyond { limit, most }));
-        if self.bytes > self.limits.layer_bytes {
+    /// Bytes so far with those that were copied, and the digest of what was read.
+    #[must_use]
+    pub fn finish(self) -> (u64, Digest) {
+        let bytes = self.bytes + self.besides;
+        (bytes, Digest::from_bytes(self.hash.finalize().into()))
+    }
+
+    /// Counts bytes that the layer takes from elsewhere, before they are.
+    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Beyond> {
+        self.besides = self.besides.saturating_add(bytes);
+        self.within()
+    }
+
+    fn within(&self) -> Result<(), Beyond> {
+        let beyond = |limit, most| Err(Beyond { limit, most });
+        let bytes = self.bytes.saturating_add(self.besides);
+        if bytes > self.limits.layer_bytes {
             return beyond("layer", self.limits.layer_bytes);
         }
-        let most = self.compressed.saturating_mul(self.limits.ratio);
-        if self.bytes > Limits::RATIO_FREE && self.bytes > most {
+        if bytes.saturating_add(self.below) > self.limits.unpacked_bytes {
+            return beyond("unpacked", self.limits.unpacked_bytes);
+        }
+        let compressed = self.compressed.unwrap_or_else(|| self.taken.get());
+        let most = compressed.saturating_mul(self.limits.ratio);
+        if bytes > Limits::RATIO_FREE && bytes > most {
             return beyond("ratio", self.limits.ratio);
         }
         Ok(())
@@ -117,7 +168,7 @@ impl<R: Read> Read for Decoded<R> {
         };
         self.hash.update(&buffer[..got]);
         self.bytes += got as u64;
-        self.within()?;
+        self.within().map_err(io::Error::other)?;
         Ok(got)
     }
 }
@@ -206,7 +257,7 @@ mod tests {
 
     fn decode(bytes: &[u8], limits: Limits) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
-        let mut decoded = Decoded::new(bytes, bytes.len() as u64, limits)?;
+        let mut decoded = Decoded::new(bytes, Some(bytes.len() as u64), limits)?;
         decoded.read_to_end(&mut out)?;
         let (count, digest) = decoded.finish();
         assert_eq!((count, digest), (out.len() as u64, Digest::of(&out)));
@@ -227,6 +278,15 @@ mod tests {
         assert!(decode(&all[..all.len() - 1], limits).is_err());
         assert!(decode(&skipped[..9], limits).is_err());
         assert_eq!(decode(b"plain", limits).unwrap(), b"plain");
+    }
+
+    #[test]
+    fn the_ratio_of_a_stream_is_to_what_was_read() {
+        let bomb = gzip(&vec![0; 80 << 20]);
+        let long = bomb.repeat(4);
+        let mut decoded = Decoded::new(&long[..], None, Limits::default()).unwrap();
+        let error = io::copy(&mut decoded, &mut io::sink()).unwrap_err();
+        assert!(error.to_string().contains("`ratio` of 250"), "{error}");
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! Unpacking of one layer by a process of our own.
 //!
 //! [`worker`] starts it and believes what it answers; [`child`] is that process: it confines itself and reads
-//! the layer. [`decode`] undoes the compression and counts, [`apply`] does what each entry says, [`tree`] makes
+//! the layer. [`decode`] undoes the compression and counts, [`apply`] does what each entry says, [`lowers`] finds
+//! what the layers below have, [`tree`] makes
 //! the files, and [`compare`] finds what somebody changed afterwards.
 
 mod apply;
 pub mod child;
 mod compare;
 pub mod decode;
+mod lowers;
 mod tree;
 pub mod worker;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use leasehold_core::digest::Digest;
 use serde::{Deserialize, Serialize};
@@ -31,8 +34,21 @@ pub struct Request {
     pub diff_id: Digest,
     /// Bounds.
     pub limits: Limits,
+    /// What the layers below came to.
+    pub spent: Spent,
     /// A directory that this layer was unpacked into earlier, to be compared.
     pub against: Option<PathBuf>,
+}
+
+/// What layers of an image came to, of what all of them may.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    /// Bytes, unpacked.
+    pub bytes: u64,
+    /// Entries.
+    pub entries: u64,
+    /// Wall time of the processes that unpacked them.
+    pub time: Duration,
 }
 
 /// What it answers.
@@ -52,13 +68,16 @@ pub enum Answer {
 pub struct Unpacked {
     /// Entries of the archive.
     pub entries: u64,
-    /// Bytes of the archive without compression.
+    /// Bytes of the archive without compression, and of what is copied from the layers below.
     pub bytes: u64,
     /// It leans on the layers below, and is right on them alone.
     pub leans: bool,
     /// It describes the root itself.
     #[serde(default)]
     pub root: bool,
+    /// Its root hides the layers below. A mount does not look at that of a root, and ends with this layer.
+    #[serde(default)]
+    pub opaque: bool,
     /// Owners are those of the archive; else everything is the caller's.
     pub owners: bool,
     /// What was not made, by number.
@@ -79,6 +98,6 @@ pub struct LeftOut {
     pub attributes: u64,
     /// Set-user-id and set-group-id of files.
     pub set_ids: u64,
-    /// Files of other tools about layers, below names with `.wh..wh.`.
+    /// Files of other tools about layers, below names with `.wh..wh.`, and marks of names that no layer below has.
     pub marks: u64,
 }

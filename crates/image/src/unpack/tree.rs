@@ -184,6 +184,23 @@ pub(crate) fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
+/// Removes the marks below directories that hide the layers below: they hide nothing there, and a mount would list
+/// them. How many.
+pub(crate) fn remove_marks(directory: BorrowedFd<'_>, hidden: bool) -> Result<u64> {
+    let hidden = hidden || stack::is_opaque(directory);
+    let mut removed = 0;
+    for name in names(directory)? {
+        let stat = statat(directory, &name[..], AtFlags::SYMLINK_NOFOLLOW)?;
+        if hidden && stack::is_mark(&stat) {
+            unlinkat(directory, &name[..], AtFlags::empty())?;
+            removed += 1;
+        } else if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            removed += remove_marks(stack::directory(directory, &name)?.as_fd(), hidden)?;
+        }
+    }
+    Ok(removed)
+}
+
 /// The names in a directory, which is read from its start.
 pub(crate) fn names(directory: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>> {
     rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0))?;

@@ -28,7 +28,8 @@ impl Worker {
     /// Has one layer unpacked. It is started by the thread that calls, and dies with it.
     ///
     /// # Errors
-    /// With what happened, when it cannot be started, breaks off, or takes longer than its limit.
+    /// With what happened, when it cannot be started, breaks off, or takes longer than the layers below left of the
+    /// limit for an image.
     pub fn run(&self, request: &Request) -> Result<Answer, String> {
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
@@ -68,11 +69,13 @@ fn talk(child: &mut Child, request: &Request) -> Result<Option<Answer>, String> 
         read.map(|_| text)
     });
     let limit = Duration::from_secs(request.limits.wall_seconds.into());
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + limit.saturating_sub(request.spent.time);
     let mut pause = Duration::from_micros(200);
     while !reader.is_finished() {
         if Instant::now() >= deadline {
-            return Err(format!("it is beyond the limit `wall` of {limit:?}"));
+            return Err(format!(
+                "it is beyond the limit `wall` of {limit:?} for all layers of its image"
+            ));
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));

@@ -2,6 +2,7 @@
 //!
 //! Where a new test goes:
 //! - `layers`: what an entry of a layer does, and what none may do; each attack with a reader that it works on.
+//! - `stacks`: what layers do to those below them, and the process that unpacks.
 //! - `bombs`: bounds, each by its name.
 //! - `archives`: layouts and archives of `docker save`.
 //! - `hostile`: a registry that lies, stalls and breaks off.
@@ -25,4 +26,5 @@ mod layout;
 mod reference;
 mod server;
 mod sharing;
+mod stacks;
 mod tarball;

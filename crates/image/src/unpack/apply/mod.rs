@@ -1,4 +1,6 @@
-//! What each entry of a layer does to the directory it is unpacked into.
+//! What each entry of a layer does to the directory it is unpacked into; [`links`] does hard links.
+
+mod links;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -7,11 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use super::decode::Decoded;
+use super::lowers::Lowers;
 use super::tree::{self, Attributes, Owners};
 use super::{LeftOut, Unpacked};
 use crate::limits::Limits;
 use crate::path::components;
-use crate::stack::{self, Found, Stack};
+use crate::stack::{self, Entered, Stack};
 use crate::tar::{Entry, Kind, Reader, TarError};
 
 /// Prefix of the mark of a removed name.
@@ -69,14 +73,24 @@ fn refuse<T>(why: impl Into<String>) -> Done<T> {
 /// A layer in the making.
 pub(super) struct Layer<'a> {
     root: &'a OwnedFd,
-    lowers: &'a Stack,
+    lowers: Lowers<'a>,
     owners: Owners,
     limits: &'a Limits,
+    /// Entries of the layers below.
+    entries_below: u64,
     /// Directories and what they get at the end, when nothing is made in them any more.
     directories: BTreeMap<Vec<u8>, Attributes>,
     names_bytes: usize,
     /// The directory that was used last: most entries are in the same as the one before.
     last: Option<(Vec<u8>, OwnedFd)>,
+    /// Files of lower layers that are copied, by their names there, and the names of the copies.
+    copies: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The same by the names of the copies.
+    copied: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// It has a mark of a removed name.
+    marks: bool,
+    /// It has a directory that hides those below.
+    hides: bool,
     done: Unpacked,
 }
 
@@ -86,15 +100,21 @@ impl<'a> Layer<'a> {
         lowers: &'a Stack,
         owners: Owners,
         limits: &'a Limits,
+        entries_below: u64,
     ) -> Self {
         Self {
             root,
-            lowers,
+            lowers: Lowers::new(lowers),
             owners,
             limits,
+            entries_below,
             directories: BTreeMap::new(),
             names_bytes: 0,
             last: None,
+            copies: BTreeMap::new(),
+            copied: BTreeMap::new(),
+            marks: false,
+            hides: false,
             done: Unpacked {
                 owners: owners == Owners::Given,
                 ..Unpacked::default()
@@ -103,7 +123,10 @@ impl<'a> Layer<'a> {
     }
 
     /// Unpacks a whole archive.
-    pub(super) fn unpack<R: Read>(mut self, tar: &mut Reader<R>) -> Result<Unpacked, ApplyError> {
+    pub(super) fn unpack<R: Read>(
+        mut self,
+        tar: &mut Reader<Decoded<R>>,
+    ) -> Result<Unpacked, ApplyError> {
         // The root has an owner and a mode although many layers do not describe it.
         let plain = Attributes {
             mode: 0o755,
@@ -113,17 +136,8 @@ impl<'a> Layer<'a> {
         while let Some(entry) = tar.next_entry()? {
             self.done.entries += 1;
             let shown = || crate::error::shown(&entry.path);
-            if self.done.entries > self.limits.entries {
-                let why = format!(
-                    "it is beyond the limit `entries` of {}",
-                    self.limits.entries
-                );
-                return Err(ApplyError::Entry {
-                    entry: shown(),
-                    why,
-                });
-            }
-            self.entry(&entry, tar).map_err(|wrong| match wrong {
+            let made = self.count().and_then(|()| self.entry(&entry, tar));
+            made.map_err(|wrong| match wrong {
                 Wrong::Refused(why) => ApplyError::Entry {
                     entry: shown(),
                     why,
@@ -138,7 +152,21 @@ impl<'a> Layer<'a> {
         self.finish()
     }
 
-    fn entry<R: Read>(&mut self, entry: &Entry, tar: &mut Reader<R>) -> Done {
+    /// That there may be one entry more.
+    fn count(&self) -> Done {
+        let all = self.done.entries.saturating_add(self.entries_below);
+        for (limit, now, most) in [
+            ("entries", self.done.entries, self.limits.entries),
+            ("image-entries", all, self.limits.image_entries),
+        ] {
+            if now > most {
+                return refuse(format!("it is beyond the limit `{limit}` of {most}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn entry<R: Read>(&mut self, entry: &Entry, tar: &mut Reader<Decoded<R>>) -> Done {
         let parts = components(&entry.path, self.limits.depth).map_err(Wrong::Refused)?;
         let attributes = self.attributes(entry)?;
         let Some((name, way)) = parts.split_last() else {
@@ -178,16 +206,13 @@ impl<'a> Layer<'a> {
                     &attributes,
                 )?)
             }
-            Kind::HardLink => self.hard_link(entry, &parent, name, &path),
+            Kind::HardLink => self.hard_link(entry, &parent, name, path, tar),
             Kind::Special => {
                 self.done.left_out.specials += 1;
                 self.done.leans = true;
                 self.vacate(&parent, name, &path)?;
                 // What a lower layer has there is gone all the same.
-                match self.lowers.find(&parts)? {
-                    Found::Here(_) => Ok(tree::make_mark(parent.as_fd(), name)?),
-                    Found::Nothing | Found::ThroughLink => Ok(()),
-                }
+                self.hide(&parent, &parts).map(drop)
             }
         }
     }
@@ -247,15 +272,44 @@ impl<'a> Layer<'a> {
             .iter()
             .map(|(k, v)| k.len() + v.len())
             .sum();
-        self.names_bytes += path.len() + bytes;
+        self.keep_name(path.len() + bytes)?;
+        self.directories.insert(path, attributes);
+        Ok(())
+    }
+
+    /// Counts what is kept of names until the end.
+    fn keep_name(&mut self, bytes: usize) -> Done {
+        self.names_bytes = self.names_bytes.saturating_add(bytes);
         if self.names_bytes > self.limits.directory_names_bytes {
             return refuse(format!(
                 "the names of directories are beyond the limit `directories` of {} bytes",
                 self.limits.directory_names_bytes
             ));
         }
-        self.directories.insert(path, attributes);
         Ok(())
+    }
+
+    /// Makes a directory hide what lower layers have in it.
+    fn make_opaque(&mut self, directory: &OwnedFd) -> Done {
+        self.hides = true;
+        Ok(tree::make_opaque(directory.as_fd())?)
+    }
+
+    /// Marks a name as removed, if a lower layer has it; else the mark would be seen as a name. Whether it is marked.
+    fn hide(&mut self, parent: &OwnedFd, parts: &[&[u8]]) -> Done<bool> {
+        let Some((name, way)) = parts.split_last() else {
+            return Ok(false);
+        };
+        self.done.leans = true;
+        let there = match self.lowers.at(way)? {
+            Some(below) => below.look(name)?.is_some(),
+            None => false,
+        };
+        if there {
+            self.marks = true;
+            tree::make_mark(parent.as_fd(), name)?;
+        }
+        Ok(there)
     }
 
     /// Opens the directory an entry is in, and makes what is missing on the way.
@@ -299,24 +353,18 @@ impl<'a> Layer<'a> {
         if removed {
             tree::remove(parent.as_fd(), name)?;
         } else {
-            match self.lowers.find(way)? {
-                Found::ThroughLink => {
+            match self.lowers.enter(way)? {
+                Entered::Link => {
                     return refuse("its way leads through a symbolic link of a lower layer");
                 }
-                Found::Here(place) => match FileType::from_raw_mode(place.stat.st_mode) {
-                    FileType::Directory => attributes = Attributes::of(&place.stat),
-                    FileType::Symlink => {
-                        return refuse("its way leads through a symbolic link of a lower layer");
-                    }
-                    _ => {}
-                },
-                Found::Nothing => {}
+                Entered::Directory(stat, _) => attributes = Attributes::of(stat),
+                Entered::Nothing => {}
             }
             self.done.leans = true;
         }
         let made = tree::make_directory(parent.as_fd(), name)?;
         if removed {
-            tree::make_opaque(made.as_fd())?;
+            self.make_opaque(&made)?;
         }
         self.remember(way.join(&b'/'), attributes)?;
         Ok(made)
@@ -330,6 +378,7 @@ impl<'a> Layer<'a> {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             self.forget(path);
         }
+        self.forget_copy(path);
         Ok(tree::remove(parent.as_fd(), name)?)
     }
 
@@ -346,6 +395,15 @@ impl<'a> Layer<'a> {
             .collect();
         for path in gone {
             self.directories.remove(&path);
+        }
+        let gone: Vec<Vec<u8>> = self
+            .copied
+            .range(below.clone()..)
+            .take_while(|(path, _)| path.starts_with(&below))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in gone {
+            self.forget_copy(&path);
         }
     }
 
@@ -366,7 +424,7 @@ impl<'a> Layer<'a> {
                 }
                 let made = tree::make_directory(parent.as_fd(), name)?;
                 if hides {
-                    tree::make_opaque(made.as_fd())?;
+                    self.make_opaque(&made)?;
                 }
             }
         }
@@ -378,7 +436,7 @@ impl<'a> Layer<'a> {
         parent: &OwnedFd,
         name: &[u8],
         attributes: &Attributes,
-        tar: &mut Reader<R>,
+        tar: &mut Reader<Decoded<R>>,
     ) -> Done {
         let mut file = std::fs::File::from(tree::create(parent.as_fd(), name)?);
         let mut buffer = [0; 64 << 10];
@@ -393,63 +451,6 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// Another name of a file of this layer, or a copy of one of a lower layer.
-    fn hard_link(&mut self, entry: &Entry, parent: &OwnedFd, name: &[u8], path: &[u8]) -> Done {
-        let target = components(&entry.link, self.limits.depth)
-            .map_err(|why| Wrong::Refused(format!("where it leads: {why}")))?;
-        let Some((old, way)) = target.split_last() else {
-            return refuse("it leads to the root");
-        };
-        if target.join(&b'/') == path {
-            return refuse("it leads to itself");
-        }
-        let own = self.own(way, old)?;
-        if let Some((from, stat)) = own {
-            return match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile | FileType::Symlink => {
-                    self.vacate(parent, name, path)?;
-                    Ok(tree::make_name(from.as_fd(), old, parent.as_fd(), name)?)
-                }
-                _ => refuse("it leads to what is no file"),
-            };
-        }
-        self.done.leans = true;
-        let place = match self.lowers.find(&target)? {
-            Found::Here(place) => place,
-            Found::ThroughLink => {
-                return refuse("where it leads is behind a symbolic link of a lower layer");
-            }
-            Found::Nothing => return refuse("it leads to nothing"),
-        };
-        if FileType::from_raw_mode(place.stat.st_mode) != FileType::RegularFile {
-            return refuse("it leads to what is no file");
-        }
-        self.vacate(parent, name, path)?;
-        let from = tree::open(place.directory.as_fd(), old)?;
-        let made = tree::copy(from, tree::create(parent.as_fd(), name)?)?;
-        self.owners
-            .put(made.as_fd(), &Attributes::of(&place.stat), false)?;
-        Ok(())
-    }
-
-    /// A file of this layer by its name; `None` when the layer has nothing of that name.
-    fn own(&self, way: &[&[u8]], name: &[u8]) -> Done<Option<(OwnedFd, rustix::fs::Stat)>> {
-        let mut here = self.root.try_clone()?;
-        for part in way {
-            match tree::look(here.as_fd(), part)? {
-                None => return Ok(None),
-                Some(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                    FileType::Directory => here = stack::directory(here.as_fd(), part)?,
-                    FileType::Symlink => {
-                        return refuse("where it leads is behind a symbolic link of the layer");
-                    }
-                    _ => return refuse("where it leads is behind what is no directory"),
-                },
-            }
-        }
-        Ok(tree::look(here.as_fd(), name)?.map(|stat| (here, stat)))
-    }
-
     /// A mark: that a name of a lower layer is removed, or all that is below a directory.
     fn mark(&mut self, entry: &Entry, way: &[&[u8]], name: &[u8]) -> Done {
         if name != OPAQUE && name.starts_with(OTHER) {
@@ -461,18 +462,24 @@ impl<'a> Layer<'a> {
         }
         let parent = self.parent(way)?;
         if name == OPAQUE {
-            return Ok(tree::make_opaque(parent.as_fd())?);
+            self.done.opaque |= way.is_empty();
+            return self.make_opaque(&parent);
         }
         let removed = &name[MARK.len()..];
         if matches!(removed, b"" | b"." | b"..") {
             return refuse("it is the mark of no name");
         }
         match tree::look(parent.as_fd(), removed)? {
-            None => Ok(tree::make_mark(parent.as_fd(), removed)?),
+            None => {
+                let parts: Vec<&[u8]> = way.iter().copied().chain([removed]).collect();
+                let marked = self.hide(&parent, &parts)?;
+                self.done.left_out.marks += u64::from(!marked);
+                Ok(())
+            }
             // The layer has the name itself, which comes in the place of what is removed.
             Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 let directory = stack::directory(parent.as_fd(), removed)?;
-                Ok(tree::make_opaque(directory.as_fd())?)
+                self.make_opaque(&directory)
             }
             Some(_) => Ok(()),
         }
@@ -481,6 +488,13 @@ impl<'a> Layer<'a> {
     /// Gives directories what they are to have, the innermost first.
     fn finish(mut self) -> Result<Unpacked, ApplyError> {
         self.last = None;
+        if self.marks && self.hides {
+            let swept = tree::remove_marks(self.root.as_fd(), false);
+            self.done.left_out.marks += swept.map_err(|error| ApplyError::Host {
+                entry: String::new(),
+                source: error.into(),
+            })?;
+        }
         let directories = std::mem::take(&mut self.directories);
         for (path, attributes) in directories.iter().rev() {
             let put = match path.is_empty() {
