@@ -287,7 +287,7 @@ fn every_image_is_verified_and_mistakes_are_told() {
     let mut loaded = Vec::new();
     for (name, bytes) in [("one", 1_000), ("two", 2_000)] {
         let folder = instance.scratch(name);
-        busybox_layout(&folder, bytes);
+        let _ = busybox_layout(&folder, bytes);
         let path = folder.join("layout").display().to_string();
         let load = ["image", "load", &path, "--name", name, "--json"];
         loaded.push(instance.cli(load).status_is(0).json());
