@@ -207,13 +207,7 @@ fn take_limits(to: &Confinement<'_>) -> Result<(), ConfineError> {
         (Resource::Cpu, to.cpu_seconds.into()),
         (Resource::Nofile, to.open_files.into()),
     ];
-    for (resource, value) in rows {
-        step(
-            "lower a resource limit",
-            rlimit::lower(resource, value, value),
-        )?;
-    }
-    Ok(())
+    step("lower a resource limit", rlimit::cap(rows))
 }
 
 /// Calls that look, read, copy and answer; `mmap` and `mprotect` without execution. Everything else

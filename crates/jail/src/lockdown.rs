@@ -93,11 +93,9 @@ pub fn lock_down(role: Role<'_>, bounds: &Bounds) -> Result<bool, PostureError> 
         (Resource::Nofile, Some(bounds.open_files)),
         (Resource::Memlock, Some(0)),
     ];
-    for (resource, value) in rows {
-        if let Some(value) = value {
-            lower(resource, value)?;
-        }
-    }
+    let rows = rows.into_iter();
+    let bounded = rows.filter_map(|(resource, value)| Some((resource, value?)));
+    step("lower a resource limit", rlimit::cap(bounded))?;
     let rules = role.rules().map_err(PostureError::Landlock)?;
     let held = rules.is_some() && !matches!(role, Role::Host { files: true });
     if let Some(rules) = rules {
@@ -105,13 +103,6 @@ pub fn lock_down(role: Role<'_>, bounds: &Bounds) -> Result<bool, PostureError> 
     }
     role.program().load().map_err(PostureError::Seccomp)?;
     Ok(held)
-}
-
-fn lower(resource: Resource, value: u64) -> Result<(), PostureError> {
-    step(
-        "lower a resource limit",
-        rlimit::lower(resource, value, value),
-    )
 }
 
 /// No capability is left, and where this process could be another user it is nobody.

@@ -19,8 +19,13 @@ const WORKLOAD: [(Resource, u64, u64); 6] = [
     (Resource::Nice, 0, 0),
 ];
 
-/// Lowers one, as far as it is above these.
-pub(crate) fn lower(resource: Resource, soft: u64, hard: u64) -> Result<(), Errno> {
+/// Lowers soft and hard limit of each to its value, as far as they are above it.
+pub(crate) fn cap(rows: impl IntoIterator<Item = (Resource, u64)>) -> Result<(), Errno> {
+    rows.into_iter()
+        .try_for_each(|(resource, value)| lower(resource, value, value))
+}
+
+fn lower(resource: Resource, soft: u64, hard: u64) -> Result<(), Errno> {
     let allowed = getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let limit = Rlimit {
         current: Some(soft.min(allowed)),

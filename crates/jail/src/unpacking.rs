@@ -148,13 +148,7 @@ fn take_limits(to: &Unpacking<'_>) -> Result<(), PostureError> {
         (Resource::Cpu, to.cpu_seconds.into()),
         (Resource::Nofile, to.open_files),
     ];
-    for (resource, value) in rows {
-        step(
-            "lower a resource limit",
-            rlimit::lower(resource, value, value),
-        )?;
-    }
-    Ok(())
+    step("lower a resource limit", rlimit::cap(rows))
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ fn is_plain_supervisor() -> bool {
     words.next().is_some_and(|word| word == "supervisor") && words.next().is_none()
 }
 
-/// Whether this will probably need a supervisor.
+/// Whether the first word is that of a run, which will probably need a supervisor.
 fn is_run() -> bool {
     std::env::args_os().nth(1).is_some_and(|word| word == "run")
 }
@@ -77,9 +77,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && !word.starts_with('-')
-        && std::env::args_os()
-            .nth(1)
-            .is_some_and(|command| command == "run")
+        && is_run()
     {
         voice::hint(&format!(
             "the command comes after two dashes: leasehold run -- {word}"

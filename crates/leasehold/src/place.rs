@@ -71,7 +71,9 @@ pub(crate) fn connect_or_go_on(paths: &Paths, begun: Option<Begun>) -> Result<Cl
     // The supervisor reads it; here its refusal is heard.
     env::scope_wanted()?;
     env::retention()?;
-    make(paths)?;
+    if begun.is_none() {
+        make(paths)?;
+    }
     Client::connect_or_go_on(&endpoint(paths)?, begun).map_err(client_fault)
 }
 

@@ -141,14 +141,15 @@ impl Begun {
     }
 }
 
-/// Begins a supervisor if none listens. The run directory must exist.
+/// Begins a supervisor unless there is the socket of one: whether somebody listens there is seen when one is
+/// asked for. The run directory must exist.
 ///
 /// # Errors
-/// When another user's process listens, or the program cannot be started.
+/// When the program cannot be started.
 pub fn begin(endpoint: &Endpoint) -> Result<Option<Begun>, ClientError> {
-    match connect(&endpoint.socket())? {
-        Some(_) => Ok(None),
-        None => spawn(endpoint).map(Some),
+    match endpoint.socket().exists() {
+        true => Ok(None),
+        false => spawn(endpoint).map(Some),
     }
 }
 

@@ -39,24 +39,7 @@ impl Rig {
     /// One with these templates, and their code as far as an earlier test compiled it.
     fn with_templates(test: &str, names: &[&str]) -> Option<Self> {
         let rig = Self::new(test)?;
-        let target = leasehold().ancestors().nth(2).unwrap().join("templates");
-        let shelf = rig.instance.state().join("wasm/templates");
-        fs::create_dir_all(&shelf).unwrap();
-        for name in names {
-            for ending in ["wasm", "json"] {
-                let file = format!("{name}.{ending}");
-                if fs::copy(target.join(&file), shelf.join(&file)).is_err() {
-                    let reason = format!("no template of {name}: cargo xtask templates {name}");
-                    skip(test, &reason);
-                    return None;
-                }
-            }
-        }
-        let code = rig.instance.state().join("wasm/code");
-        fs::create_dir_all(&code).unwrap();
-        let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        fs::set_permissions(&code, closed).unwrap();
-        copy_files(&kept_code(), &code);
+        shelve(test, &rig.instance.state().join("wasm"), names)?;
         Some(rig)
     }
 
@@ -87,6 +70,30 @@ impl Rig {
         let words = head.iter().chain(words).copied();
         self.instance.start(words).wait(COMPILE)
     }
+}
+
+/// Puts templates and the code that is kept of them into the folder `wasm` of a state directory; none, and a skip
+/// of this test, where one was not built.
+pub(crate) fn shelve(test: &str, wasm: &Path, names: &[&str]) -> Option<()> {
+    let target = leasehold().ancestors().nth(2).unwrap().join("templates");
+    let shelf = wasm.join("templates");
+    fs::create_dir_all(&shelf).unwrap();
+    for name in names {
+        for ending in ["wasm", "json"] {
+            let file = format!("{name}.{ending}");
+            if fs::copy(target.join(&file), shelf.join(&file)).is_err() {
+                let reason = format!("no template of {name}: cargo xtask templates {name}");
+                skip(test, &reason);
+                return None;
+            }
+        }
+    }
+    let code = wasm.join("code");
+    fs::create_dir_all(&code).unwrap();
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    fs::set_permissions(&code, closed).unwrap();
+    copy_files(&kept_code(), &code);
+    Some(())
 }
 
 pub(crate) fn kept_code() -> PathBuf {

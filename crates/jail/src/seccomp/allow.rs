@@ -15,16 +15,25 @@ pub(super) static WITHOUT_EXECUTION: Branch = Branch {
     otherwise: Rule::Allow,
 };
 
+/// Rows that allow the listed calls by number, and those of `unless_exec` while their third argument does not
+/// ask for execution.
+pub(super) fn allowing(
+    calls: &[libc::c_long],
+    unless_exec: &[libc::c_long],
+) -> impl Iterator<Item = (libc::c_long, Rule)> {
+    let careful = unless_exec
+        .iter()
+        .map(|call| (*call, Rule::If(&WITHOUT_EXECUTION)));
+    let rows = calls.iter().map(|call| (*call, Rule::Allow));
+    rows.chain(careful)
+}
+
 impl Program {
     /// A program of this machine that allows the listed calls by number, those of `unless_exec` while
     /// their third argument does not ask for execution, and refuses all others with `EPERM`.
     #[cfg(any(feature = "host", test))]
     pub(crate) fn allow_only(calls: &[libc::c_long], unless_exec: &[libc::c_long]) -> Self {
-        let rows = calls.iter().map(|call| (*call, Rule::Allow));
-        let careful = unless_exec
-            .iter()
-            .map(|call| (*call, Rule::If(&WITHOUT_EXECUTION)));
-        Self::of_rows(rows.chain(careful))
+        Self::of_rows(allowing(calls, unless_exec))
     }
 
     /// A program of this machine that does with each call by number what its row says, and refuses all

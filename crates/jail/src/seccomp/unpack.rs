@@ -1,7 +1,7 @@
 //! A program for the process that unpacks a layer of an image: files below what it has open, and nothing else.
 
 use super::Program;
-use super::allow::WITHOUT_EXECUTION;
+use super::allow::allowing;
 use super::rule::{Branch, Rule, Test, Word};
 
 const REFUSED: Rule = Rule::Errno(libc::EPERM as u16);
@@ -71,11 +71,8 @@ impl Program {
     /// else is refused with `EPERM`.
     #[must_use]
     pub fn unpacker() -> Self {
-        let rows = ALLOWED.map(|call| (call, Rule::Allow)).into_iter();
         let careful = [libc::SYS_mmap, libc::SYS_mprotect];
-        Self::of_rows(
-            rows.chain(careful.map(|call| (call, Rule::If(&WITHOUT_EXECUTION))))
-                .chain([(libc::SYS_mknodat, Rule::If(&MARK))]),
-        )
+        let marks = [(libc::SYS_mknodat, Rule::If(&MARK))];
+        Self::of_rows(allowing(&ALLOWED, &careful).chain(marks))
     }
 }

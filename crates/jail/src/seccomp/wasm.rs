@@ -5,7 +5,7 @@
 //! can be written.
 
 use super::Program;
-use super::allow::WITHOUT_EXECUTION;
+use super::allow::{WITHOUT_EXECUTION, allowing};
 use super::rule::{Branch, Rule, Test, Word};
 
 const REFUSED: Rule = Rule::Errno(libc::EPERM as u16);
@@ -145,9 +145,7 @@ impl Program {
     /// For a process that compiles: it reads, writes and computes on one thread.
     #[must_use]
     pub fn wasm_compiler() -> Self {
-        let rows = BOTH.map(|call| (call, Rule::Allow)).into_iter();
-        let careful = [libc::SYS_mmap, libc::SYS_mprotect];
-        Self::of_rows(rows.chain(careful.map(|call| (call, Rule::If(&WITHOUT_EXECUTION)))))
+        Self::of_rows(allowing(&BOTH, &[libc::SYS_mmap, libc::SYS_mprotect]))
     }
 
     /// For a process that runs compiled code, `files` where its runs are given directories.

@@ -257,14 +257,19 @@ fn finished(daemon: &Daemon, folder: &Path, run: &str) {
     fs::remove_file(folder.join("go")).unwrap();
 }
 
+/// Whether the program can be made one of the next version; a skip of this test else.
+fn can_be_the_next(test: &str) -> bool {
+    if cfg!(not(debug_assertions)) {
+        let reason = "builds with debug assertions alone can be the next version";
+        leasehold_e2e::skip(test, reason);
+    }
+    cfg!(debug_assertions)
+}
+
 #[test]
 fn p85_the_next_version_goes_on_over_live_state_and_the_one_before_refuses_that_of_the_next() {
     let name = "daemon::upgrade::p85_the_next_version_goes_on_over_live_state_and_the_one_before_refuses_that_of_the_next";
-    if cfg!(not(debug_assertions)) {
-        leasehold_e2e::skip(
-            name,
-            "builds with debug assertions alone can be the next version",
-        );
+    if !can_be_the_next(name) {
         return;
     }
     let mut daemon = Daemon::start(&["--warm", "0"], &[]);
@@ -290,11 +295,7 @@ fn p85_the_next_version_goes_on_over_live_state_and_the_one_before_refuses_that_
 #[test]
 fn p85_a_version_that_cannot_talk_to_a_live_worker_says_so_and_leaves_it_alone() {
     let name = "daemon::upgrade::p85_a_version_that_cannot_talk_to_a_live_worker_says_so_and_leaves_it_alone";
-    if cfg!(not(debug_assertions)) {
-        leasehold_e2e::skip(
-            name,
-            "builds with debug assertions alone can be the next version",
-        );
+    if !can_be_the_next(name) {
         return;
     }
     let mut daemon = Daemon::start(&["--warm", "0"], &[]);

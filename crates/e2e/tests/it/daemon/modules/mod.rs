@@ -23,7 +23,7 @@ use leasehold_e2e::{Daemon, Outcome, leasehold, skip, until};
 use serde_json::{Value, json};
 
 use super::SOON;
-use crate::modules::{copy_files, kept_code};
+use crate::modules::{copy_files, kept_code, shelve};
 
 /// Time to compile an interpreter on a slow machine.
 const COMPILE: Duration = Duration::from_secs(300);
@@ -47,23 +47,8 @@ impl Rig {
         }
         let mut daemon = Daemon::prepared(&["--warm", "0"]).with_modules();
         if let Some(name) = template {
-            let target = leasehold().ancestors().nth(2).unwrap().join("templates");
             let wasm = daemon.instance().state().join("wasm");
-            let shelf = wasm.join("templates");
-            fs::create_dir_all(&shelf).unwrap();
-            for ending in ["wasm", "json"] {
-                let file = format!("{name}.{ending}");
-                if fs::copy(target.join(&file), shelf.join(&file)).is_err() {
-                    let reason = format!("no template of {name}: cargo xtask templates {name}");
-                    skip(test, &reason);
-                    return None;
-                }
-            }
-            let code = wasm.join("code");
-            fs::create_dir_all(&code).unwrap();
-            let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-            fs::set_permissions(&code, closed).unwrap();
-            copy_files(&kept_code(), &code);
+            shelve(test, &wasm, &[name])?;
         }
         daemon.restart(&[]);
         if let Some(name) = template {
