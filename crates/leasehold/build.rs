@@ -1,7 +1,8 @@
-//! Builds the agent first, as a static program in a target folder of its own, and says where it is.
+//! Builds the agent and the supervisor first, as static programs in a target folder of their own, and says where
+//! they are.
 //!
-//! The crate embeds it with `include_bytes!(env!("LEASEHOLD_AGENT"))`. It is always a release build
-//! for size, whatever this crate is built as. A failed build of it fails this build.
+//! The crate embeds both with `include_bytes!`. They are always release builds, whatever this crate is built as; where it has debug assertions the supervisor has them too, and with them
+//! the failpoints of the tests. A failed build of one fails this build.
 
 use std::env;
 use std::error::Error;
@@ -9,10 +10,36 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const NAME: &str = "leasehold-agent";
+/// A static program.
+struct Program {
+    name: &'static str,
+    /// Its own crate first.
+    sources: &'static [&'static str],
+    /// Which optimization `CARGO_PROFILE_RELEASE_OPT_LEVEL` asks for.
+    opt_level: &'static str,
+    /// The variable that names its file.
+    variable: &'static str,
+    /// Whether it has the debug assertions of this crate.
+    failpoints: bool,
+}
 
-/// What the agent is made of.
-const SOURCES: [&str; 4] = ["agent", "jail", "protocol", "core"];
+/// In the order they are built in.
+const PROGRAMS: [Program; 2] = [
+    Program {
+        name: "leasehold-agent",
+        sources: &["agent", "jail", "protocol", "core"],
+        opt_level: "s",
+        variable: "LEASEHOLD_AGENT",
+        failpoints: false,
+    },
+    Program {
+        name: "leasehold-supervisor",
+        sources: &["supervisor", "jail", "protocol", "core"],
+        opt_level: "3",
+        variable: "LEASEHOLD_SUPERVISOR",
+        failpoints: true,
+    },
+];
 
 /// Of the outer build, and wrong for the inner one.
 const FOREIGN: [&str; 10] = [
@@ -29,8 +56,7 @@ const FOREIGN: [&str; 10] = [
 ];
 
 /// Small, and dead at the first panic.
-const PROFILE: [(&str, &str); 6] = [
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
+const PROFILE: [(&str, &str); 5] = [
     ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
     ("CARGO_PROFILE_RELEASE_LTO", "thin"),
     ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "2"),
@@ -42,9 +68,12 @@ fn main() {
     if let Err(reason) = take_unwinder_in() {
         println!("cargo::warning=the unwinder stays a shared library: {reason}");
     }
-    match build() {
-        Ok(agent) => println!("cargo::rustc-env=LEASEHOLD_AGENT={}", agent.display()),
-        Err(reason) => println!("cargo::error=cannot build the static agent: {reason}"),
+    println!("cargo::rerun-if-changed=build.rs");
+    for program in &PROGRAMS {
+        match build(program) {
+            Ok(file) => println!("cargo::rustc-env={}={}", program.variable, file.display()),
+            Err(reason) => println!("cargo::error=cannot build {}: {reason}", program.name),
+        }
     }
 }
 
@@ -52,36 +81,27 @@ fn variable(name: &str) -> Result<String, Box<dyn Error>> {
     env::var(name).map_err(|_| format!("cargo did not set {name}").into())
 }
 
-fn build() -> Result<PathBuf, Box<dyn Error>> {
+fn build(program: &Program) -> Result<PathBuf, Box<dyn Error>> {
     let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(variable("OUT_DIR")?);
     let crates = here.parent().ok_or("this crate has no parent folder")?;
-    println!("cargo::rerun-if-changed=build.rs");
-    println!(
-        "cargo::rerun-if-changed={}",
-        crates.join("../Cargo.lock").display()
-    );
-    for source in SOURCES {
-        println!(
-            "cargo::rerun-if-changed={}",
-            crates.join(source).join("src").display()
-        );
-        println!(
-            "cargo::rerun-if-changed={}",
-            crates.join(source).join("Cargo.toml").display()
-        );
+    let watch = |path: PathBuf| println!("cargo::rerun-if-changed={}", path.display());
+    watch(crates.join("../Cargo.lock"));
+    for source in program.sources {
+        watch(crates.join(source).join("src"));
+        watch(crates.join(source).join("Cargo.toml"));
     }
     let triple = triple()?;
     let folder = folder(&out);
-    run_cargo(crates, triple, &folder)?;
-    let built = folder.join(triple).join("release").join(NAME);
+    run_cargo(program, crates, triple, &folder)?;
+    let built = folder.join(triple).join("release").join(program.name);
     let bytes = fs::read(&built).map_err(|error| format!("{}: {error}", built.display()))?;
     if needs_interpreter(&bytes) {
         return Err("it is not static: the target's `crt-static` had no effect".into());
     }
     // A copy of our own: another build may replace the other one. Written only when it differs, so
     // that nothing is compiled again for nothing.
-    let embedded = out.join(NAME);
+    let embedded = out.join(program.name);
     if fs::read(&embedded).ok().as_ref() != Some(&bytes) {
         fs::write(&embedded, &bytes)?;
     }
@@ -127,23 +147,28 @@ fn folder(out: &Path) -> PathBuf {
         .join("agent")
 }
 
-fn run_cargo(crates: &Path, triple: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
+fn run_cargo(
+    program: &Program,
+    crates: &Path,
+    triple: &str,
+    folder: &Path,
+) -> Result<(), Box<dyn Error>> {
+    let assertions = program.failpoints && env::var_os("CARGO_CFG_DEBUG_ASSERTIONS").is_some();
     let mut command = Command::new(variable("CARGO")?);
     command
-        .current_dir(crates.join("agent"))
-        .args([
-            "build",
-            "--release",
-            "--quiet",
-            "--package",
-            NAME,
-            "--bin",
-            NAME,
-        ])
+        .current_dir(crates.join(program.sources[0]))
+        .args(["build", "--release", "--quiet"])
+        .args(["--package", program.name, "--bin", program.name])
         .args(["--target", triple, "--target-dir"])
         .arg(folder)
         .envs(PROFILE)
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", program.opt_level)
+        .env(
+            "CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS",
+            assertions.to_string(),
+        )
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
+
     for name in FOREIGN {
         command.env_remove(name);
     }

@@ -405,6 +405,9 @@ pub(crate) struct SupervisorFlags {
     /// Seconds without anything to do after which it goes
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle: Option<u64>,
+    /// Waits to be told that it is wanted, at the socket that is its standard output
+    #[arg(long, hide = true)]
+    pub(crate) leashed: bool,
 }
 
 #[cfg(test)]

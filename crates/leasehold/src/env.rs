@@ -5,8 +5,9 @@
 //! `LEASEHOLD_POINT` and `LEASEHOLD_NEWER`, for tests: they hold a run at a stage, make a step of removal fail,
 //! end the daemon at a write, or the supervisor at a resource of the host, and make a program of the next version.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
+use leasehold_supervisor::program;
 use leasehold_supervisor::retention::Retention;
 
 use crate::fault::Fault;
@@ -147,11 +148,8 @@ pub(crate) fn read(name: &str) -> Option<OsString> {
 /// # Errors
 /// When it is set to something else.
 pub(crate) fn scope_wanted() -> Result<bool, Fault> {
-    let value = read(SCOPE.name).unwrap_or_default();
-    scope_word(&value).ok_or_else(|| {
-        let shown: String = value.to_string_lossy().chars().take(64).collect();
-        Fault::usage(format!("`{}` is `{shown}`", SCOPE.name)).hint("set it to `auto` or `off`")
-    })
+    program::scope_from_env()
+        .map_err(|error| Fault::usage(error.to_string()).hint("set it to `auto` or `off`"))
 }
 
 /// What the `LEASEHOLD_KEEP_` variables say.
@@ -160,14 +158,6 @@ pub(crate) fn scope_wanted() -> Result<bool, Fault> {
 /// When one holds no number, or one out of its bounds.
 pub(crate) fn retention() -> Result<Retention, Fault> {
     Retention::from_env().map_err(|error| Fault::usage(error.to_string()))
-}
-
-fn scope_word(value: &OsStr) -> Option<bool> {
-    match value.to_str()? {
-        "" | "auto" => Some(true),
-        "off" => Some(false),
-        _ => None,
-    }
 }
 
 /// The registry as a block of help text.
@@ -201,16 +191,7 @@ mod tests {
         assert_eq!(KEEP_RUNS.name, read::KEEP_RUNS_VARIABLE);
         assert_eq!(KEEP_BYTES.name, read::KEEP_BYTES_VARIABLE);
         assert_eq!(KEEP_RECORDS.name, read::KEEP_RECORDS_VARIABLE);
-    }
-
-    #[test]
-    fn a_word_that_is_none_is_refused() {
-        let word = |text: &str| scope_word(OsStr::new(text));
-        assert_eq!(
-            [word(""), word("auto"), word("off")],
-            [Some(true), Some(true), Some(false)]
-        );
-        assert_eq!([word("on"), word("OFF"), word("0")], [None; 3]);
+        assert_eq!(SCOPE.name, program::SCOPE_VARIABLE);
     }
 
     #[test]

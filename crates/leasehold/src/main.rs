@@ -38,9 +38,6 @@ fn main() -> ExitCode {
     {
         return ExitCode::from(leasehold_image::unpack::child::main());
     }
-    if is_plain_supervisor() {
-        return end(supervise::supervisor(&cli::SupervisorFlags::default()));
-    }
     let begun = is_run().then(place::begin).flatten();
     let parsed = cli::help::command()
         .try_get_matches()
@@ -50,13 +47,6 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     end(dispatch(cli.command, begun))
-}
-
-/// Whether this is a supervisor without flags. Somebody waits for it, and the parser of all commands
-/// would be a tenth of its way to the spawner.
-fn is_plain_supervisor() -> bool {
-    let mut words = std::env::args_os().skip(1);
-    words.next().is_some_and(|word| word == "supervisor") && words.next().is_none()
 }
 
 /// Whether the first word is that of a run, which will probably need a supervisor.
@@ -88,7 +78,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 
 fn dispatch(command: Command, begun: Option<Begun>) -> Result<ExitCode, Fault> {
     let status = match command {
-        Command::Supervisor(flags) => return supervise::supervisor(&flags),
+        Command::Supervisor(flags) => supervise::supervisor(&flags),
         Command::Run(flags) => run::main(&flags, begun),
         Command::Show(flags) => show::show(&flags),
         Command::Runs(flags) => show::runs(&flags),

@@ -10,6 +10,7 @@ use leasehold_supervisor::paths::Paths;
 use crate::env;
 use crate::fault::Fault;
 use crate::serve::home::Home;
+use crate::supervise;
 
 /// The directories this user and environment mean. Makes nothing.
 ///
@@ -22,21 +23,13 @@ pub(crate) fn paths() -> Result<Paths, Fault> {
 /// How to reach or start the supervisor of some directories.
 ///
 /// # Errors
-/// When this program cannot be found.
+/// When there is no memory for the supervisor's program.
 pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
-    let program = std::env::current_exe()
-        .map_err(|error| Fault::host("cannot find this program").because(&error))?;
-    // A program that was replaced while it runs has no path any more, and is still there.
-    let program = if program.exists() {
-        program
-    } else {
-        PathBuf::from("/proc/self/exe")
-    };
-    Ok(Endpoint::new(
-        paths.run().to_owned(),
-        paths.state().to_owned(),
-        program,
-    ))
+    let (run, state) = (paths.run().to_owned(), paths.state().to_owned());
+    Ok(Endpoint {
+        agent: supervise::AGENT,
+        ..Endpoint::new(run, state, supervise::program()?)
+    })
 }
 
 /// Makes the directories, closed to everybody else.

@@ -1,23 +1,30 @@
-//! Commands about the supervisor itself: being it, its pools, its end, and what a dead one left.
+//! Commands about the supervisor itself: becoming it, its pools, its end, and what a dead one left.
 
-use std::process::ExitCode;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use leasehold_backend::process::client::{Client, ClientError};
 use leasehold_core::spec::WorkspaceMode;
+use leasehold_protocol::memory;
 use leasehold_protocol::supervisor::Request;
 
 use leasehold_supervisor::paths::Paths;
+use leasehold_supervisor::program::{IDLE_FLAG, LEASH_FLAG, WORD};
 use leasehold_supervisor::sweep::SweepReport;
-use rustix::fs::FileType;
 
 use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
 use crate::fault::Fault;
 use crate::remote::stands_behind;
 use crate::run::request;
 use crate::serve::home::Home;
-use crate::{env, place, voice};
+use crate::{place, voice};
 
+/// The static program that parents every sandbox.
+static SUPERVISOR: &[u8] = include_bytes!(env!("LEASEHOLD_SUPERVISOR"));
 /// The static program that every sandbox begins as.
 pub(crate) static AGENT: &[u8] = include_bytes!(env!("LEASEHOLD_AGENT"));
 /// How long a pool may take to fill.
@@ -190,35 +197,41 @@ fn told(report: &SweepReport) -> String {
     text
 }
 
-/// Whether whoever began us wants us: a pipe at standard input says so by a byte, and by its end that it
-/// does not. With anything else there we are wanted.
-fn wanted() -> bool {
-    let input = std::io::stdin();
-    let pipe = rustix::fs::fstat(&input)
-        .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo);
-    !pipe || rustix::io::retry_on_intr(|| rustix::io::read(&input, &mut [0; 1])) == Ok(1)
-}
-
-/// `leasehold supervisor`.
+/// `leasehold supervisor`: becomes its program.
 ///
 /// # Errors
-/// When nothing says where the directories are, or what the caller left open cannot be closed.
-pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<ExitCode, Fault> {
-    if !wanted() {
-        return Ok(ExitCode::SUCCESS);
+/// When the program cannot be executed.
+pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<u8, Fault> {
+    let agent = memory::sealed("leasehold-agent", AGENT)
+        .map_err(|error| Fault::host("cannot hold the agent's program").because(&error))?;
+    let mut command = process::Command::new(program()?);
+    command.stdin(agent).arg0("leasehold").arg(WORD);
+    if let Some(seconds) = flags.idle {
+        command.args([IDLE_FLAG, &seconds.to_string()]);
     }
-    // A pipe or lock of the caller would be held for as long as we live.
-    leasehold_jail::sys::close_inherited()
-        .map_err(|error| Fault::host("cannot close the caller's descriptors").because(&error))?;
-    Ok(leasehold_supervisor::main(leasehold_supervisor::Config {
-        paths: place::paths()?,
-        agent: AGENT,
-        idle_exit: flags
-            .idle
-            .map_or(leasehold_supervisor::IDLE_EXIT, Duration::from_secs),
-        scope: env::scope_wanted()?,
-        retention: env::retention()?,
-    }))
+    if flags.leashed {
+        command.arg(LEASH_FLAG);
+    }
+    Err(Fault::host("cannot execute the supervisor").because(&command.exec()))
+}
+
+/// The path of the supervisor's program, in memory for as long as this process lives and for it and its children
+/// alone. Nobody can write it: what `/proc/PID/exe` of a supervisor leads to is sealed.
+///
+/// # Errors
+/// When there is no memory for it.
+pub(crate) fn program() -> Result<PathBuf, Fault> {
+    static PROGRAM: OnceLock<OwnedFd> = OnceLock::new();
+    let file = match PROGRAM.get() {
+        Some(file) => file,
+        None => {
+            let file = memory::sealed("leasehold-supervisor", SUPERVISOR).map_err(|error| {
+                Fault::host("cannot hold the supervisor's program").because(&error)
+            })?;
+            PROGRAM.get_or_init(|| file)
+        }
+    };
+    Ok(format!("/proc/self/fd/{}", file.as_raw_fd()).into())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 pub mod envd;
 pub mod guest;
+pub mod leash;
 pub mod memory;
 pub mod socket;
 pub mod supervisor;

@@ -50,6 +50,15 @@ pub fn seal(file: impl AsFd) -> io::Result<()> {
 /// When there is no memory for it, or the kernel refuses.
 pub fn sealed(label: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = create(label)?;
+    fill(&file, bytes)?;
+    Ok(file)
+}
+
+/// Puts bytes into an empty file, which is at its beginning then, and seals it.
+///
+/// # Errors
+/// When there is no memory for it, or the kernel refuses.
+pub fn fill(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
         match rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))? {
@@ -58,8 +67,14 @@ pub fn sealed(label: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
         }
     }
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
-    seal(&file)?;
-    Ok(file)
+    seal(&file)
+}
+
+/// Whether it is a memory file that is sealed or can be.
+#[must_use]
+pub fn can_be_sealed(file: impl AsFd) -> bool {
+    fcntl_get_seals(file)
+        .is_ok_and(|seals| !seals.contains(SealFlags::SEAL) || seals.contains(SEALS))
 }
 
 /// Whether it is a memory file of which nothing can change any more.

@@ -4,6 +4,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use leasehold_protocol::memory;
+use leasehold_supervisor::program::Agent;
 use leasehold_supervisor::{Config, IDLE_EXIT, paths::Paths, retention::Retention};
 
 fn main() -> ExitCode {
@@ -20,9 +22,12 @@ fn main() -> ExitCode {
     let Ok(retention) = Retention::from_env() else {
         return ExitCode::from(2);
     };
+    let Ok(agent) = memory::sealed("leasehold-agent", &agent) else {
+        return ExitCode::from(2);
+    };
     leasehold_supervisor::main(Config {
         paths,
-        agent: agent.leak(),
+        agent: Agent::whole(agent),
         retention,
         idle_exit: idle.unwrap_or(IDLE_EXIT),
         scope: true,

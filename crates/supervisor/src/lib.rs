@@ -29,6 +29,7 @@ mod notices;
 mod order;
 pub mod paths;
 mod pool;
+pub mod program;
 mod prune;
 pub mod records;
 mod remove;

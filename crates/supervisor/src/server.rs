@@ -38,8 +38,8 @@ use crate::uids::Uids;
 pub(crate) const FDS_PER_SANDBOX: u64 = 28;
 /// Bytes moved from a pipe to its spool in one go.
 const BUFFER: usize = 128 << 10;
-/// How long the first order is waited for before the agent's program is written without it.
-const FIRST_ORDER: Duration = Duration::from_millis(2);
+/// Pause between two looks for the agent's program, until it is there.
+const AGENT_LOOK: Duration = Duration::from_millis(2);
 /// How long an orderly end may take before the supervisor leaves the rest to parent-death signals
 /// and the next sweep.
 const STOP_BOUND: Duration = Duration::from_secs(10);
@@ -250,8 +250,8 @@ impl Server {
             let now = Instant::now();
             let wait = if self.wants_refill() {
                 Some(Duration::ZERO)
-            } else if self.spawner_seed.is_unwritten() {
-                Some(FIRST_ORDER)
+            } else if self.spawner_seed.awaits_agent() {
+                Some(AGENT_LOOK)
             } else {
                 self.timers.wait(now)
             };
@@ -260,10 +260,7 @@ impl Server {
             for happening in happened {
                 self.handle(happening);
             }
-            // Beside the making of the first sandbox, which somebody waits for.
-            if quiet || !self.ordered.is_empty() {
-                self.write_program();
-            }
+            self.look_for_agent();
             let now = Instant::now();
             while let Some(timer) = self.timers.due(now) {
                 self.on_timer(timer);

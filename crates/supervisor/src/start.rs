@@ -4,8 +4,8 @@
 //! Somebody waits for the first sandbox, and it cannot be made before the spawner has built its
 //! template. So the spawner is forked as early as can be, and all else is done meanwhile: callers
 //! are let in, control groups are made, and what a dead predecessor left is swept. Calls are taken
-//! when that is done, orders wait in the spawner's socket. The agent's program is put in its file
-//! when the first sandbox is on its way.
+//! when that is done, orders wait in the spawner's socket. The agent's program is put in its file by
+//! whoever began us, beside all that; it is asked for when the first sandbox is on its way.
 //!
 //! The supervisor cannot take `no_new_privs`: as an ordinary user its spawner is mapped by set-uid
 //! programs, and as root every sandbox is made by it. It is not dumpable, so that no process of the
@@ -20,7 +20,6 @@ use leasehold_core::contract::Posture;
 use leasehold_jail::cgroup::{CgroupError, Cgroups, scope_thinkable};
 use leasehold_jail::spawn::{RootlessIds, SpawnError, Spawner, SpawnerConfig};
 use leasehold_jail::{landlock, seccomp, termination};
-use leasehold_protocol::memory;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::DumpableBehavior;
@@ -30,7 +29,8 @@ use crate::heritage::{self, FDS_RESERVED, Shortage};
 use crate::ledger::Ledger;
 use crate::lock::Lock;
 use crate::log;
-use crate::paths::{Paths, write_whole};
+use crate::paths::Paths;
+use crate::program::Agent;
 use crate::records::Records;
 use crate::retention::Retention;
 use crate::rootless;
@@ -50,8 +50,8 @@ const CORES_MAX: usize = 1_024;
 pub struct Config {
     /// Its directories.
     pub paths: Paths,
-    /// The agent's program, which every sandbox executes.
-    pub agent: &'static [u8],
+    /// The program that every sandbox executes.
+    pub agent: Agent,
     /// How long it stays with nothing to do.
     pub idle_exit: Duration,
     /// How long what runs leave is kept.
@@ -70,8 +70,6 @@ pub(crate) enum StartError {
     Short(#[from] Shortage),
     #[error(transparent)]
     Sweep(#[from] SweepError),
-    #[error("the agent's program cannot be held in memory")]
-    Agent(#[source] io::Error),
     #[error("the spawner cannot be started")]
     Spawner(#[source] SpawnError),
     #[error("control groups cannot be looked at")]
@@ -126,8 +124,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let capacity = room_for_sandboxes()?;
     let root = rustix::process::geteuid().is_root();
     let spawner_seed = SpawnerSeed {
-        agent: memory::create("leasehold-agent").map_err(StartError::Agent)?,
-        unwritten: Some(config.agent),
+        agent: config.agent,
         rootless: (!root).then(rootless::find),
     };
     // A scope takes in this process alone, so it comes before the first child.
@@ -230,10 +227,10 @@ impl Server {
         self.cannot_work(&error);
     }
 
-    /// Writes the agent's program, if that was not done yet.
-    pub(crate) fn write_program(&mut self) {
-        if let Err(error) = self.spawner_seed.write() {
-            log::failure("the agent's program cannot be held in memory", &error);
+    /// Looks for the agent's program, if it was not there yet.
+    pub(crate) fn look_for_agent(&mut self) {
+        if let Err(error) = self.spawner_seed.agent.look() {
+            log::failure("the agent's program cannot be used", &error);
             self.cannot_work(&error);
         }
     }
@@ -257,24 +254,14 @@ impl Server {
 /// What a spawner is started with, any number of times.
 #[derive(Debug)]
 pub(crate) struct SpawnerSeed {
-    agent: OwnedFd,
-    /// What the agent's file will hold.
-    unwritten: Option<&'static [u8]>,
+    agent: Agent,
     rootless: Option<RootlessIds>,
 }
 
 impl SpawnerSeed {
-    /// Whether the agent's program is still to be written.
-    pub(crate) fn is_unwritten(&self) -> bool {
-        self.unwritten.is_some()
-    }
-
-    /// Writes the agent's program, which cannot be changed afterwards.
-    pub(crate) fn write(&mut self) -> io::Result<()> {
-        match self.unwritten.take() {
-            Some(bytes) => fill_and_seal(&self.agent, bytes),
-            None => Ok(()),
-        }
+    /// Whether the agent's program may not be there yet.
+    pub(crate) fn awaits_agent(&self) -> bool {
+        self.agent.is_awaited()
     }
 
     pub(crate) fn start(&self) -> Result<Spawner, SpawnError> {
@@ -286,7 +273,7 @@ impl SpawnerSeed {
     fn begin(&self) -> Result<Spawner, SpawnError> {
         // A duplicate of an open descriptor fails only when there are no more descriptors at all,
         // and then there is no spawner either.
-        let agent = self.agent.try_clone().map_err(|_| SpawnError::Gone)?;
+        let agent = self.agent.share().map_err(|_| SpawnError::Gone)?;
         Spawner::begin(SpawnerConfig {
             agent,
             rootless: self.rootless,
@@ -312,12 +299,6 @@ impl SpawnerSeed {
             None => (0, 0),
         }
     }
-}
-
-/// Writes the program. It cannot be changed afterwards.
-fn fill_and_seal(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    write_whole(file, bytes)?;
-    memory::seal(file)
 }
 
 /// Raises the descriptor limit as far as it goes. Returns how many sandboxes fit it.

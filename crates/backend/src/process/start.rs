@@ -1,19 +1,21 @@
 //! Finding the supervisor, and starting it where there is none.
 //!
-//! The supervisor is a mode of our own binary. It becomes leader by a lock of its own; of two
+//! The supervisor is a program of its own, which the command line carries. It becomes leader by a lock of its own; of two
 //! starters one wins and the other's child leaves with status 0, so starting is always safe. It
 //! leaves the caller's session by itself. Nothing here removes a lock or a socket.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write as _};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use leasehold_protocol::{leash, memory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 
@@ -27,6 +29,9 @@ pub const LOG_NAME: &str = "supervisor.log";
 pub const STATE_DIR_VAR: &str = "LEASEHOLD_STATE_DIR";
 /// Environment variable that tells the supervisor its run directory.
 pub const RUN_DIR_VAR: &str = "LEASEHOLD_RUN_DIR";
+
+/// What lists of processes call it, whatever it was executed from.
+const NAME: &str = "leasehold";
 
 /// A log longer than this is begun anew at the next start.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -53,8 +58,10 @@ pub struct Endpoint {
     pub run_dir: PathBuf,
     /// Directory with ledger and records.
     pub state_dir: PathBuf,
-    /// Program to start, usually this one.
+    /// Program to start.
     pub program: PathBuf,
+    /// What its standard input is made to hold: the agent's program, for a supervisor that carries none.
+    pub agent: &'static [u8],
     /// Arguments that make it the supervisor.
     pub args: Vec<String>,
     /// How long a start may take, its sweep of what a dead predecessor left included.
@@ -62,14 +69,15 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint whose supervisor is `program supervisor`.
+    /// An endpoint whose supervisor is `program supervisor`, leashed, which brings an agent.
     #[must_use]
     pub fn new(run_dir: PathBuf, state_dir: PathBuf, program: PathBuf) -> Self {
         Self {
             run_dir,
             state_dir,
             program,
-            args: vec!["supervisor".to_owned()],
+            agent: &[],
+            args: vec!["supervisor".to_owned(), leash::FLAG.to_owned()],
             patience: Duration::from_secs(20),
         }
     }
@@ -129,15 +137,19 @@ pub(super) fn connect(socket: &Path) -> Result<Option<UnixStream>, ClientError> 
 #[derive(Debug)]
 pub struct Begun {
     child: Child,
+    leash: UnixStream,
+    agent: OwnedFd,
 }
 
 impl Begun {
-    /// Tells it that it is wanted. One that is gone by now is seen where its words are waited for.
-    fn go(mut self) -> Child {
-        if let Some(mut leash) = self.child.stdin.take() {
-            let _ = leash.write_all(b"g");
-        }
-        self.child
+    /// Tells it that it is wanted, and gives it the agent. One that is gone by now is seen where its words are
+    /// waited for.
+    fn go(mut self, agent: &[u8]) -> std::io::Result<(Child, UnixStream)> {
+        let _ = self.leash.write_all(&[leash::GO]);
+        // Beside its first steps, which do not need it.
+        memory::fill(&self.agent, agent)?;
+        let _ = self.leash.write_all(&[leash::WHOLE]);
+        Ok((self.child, self.leash))
     }
 }
 
@@ -166,12 +178,12 @@ pub(super) fn start(
     let deadline = Instant::now() + endpoint.patience;
     let mut patience = OTHER_LEADER;
     loop {
-        let mut child = match begun.take() {
-            Some(begun) => begun.go(),
-            None => spawn(endpoint)?.go(),
+        let begun = match begun.take() {
+            Some(begun) => begun,
+            None => spawn(endpoint)?,
         };
-        let ready = child.stdout.take();
-        match wait(endpoint, &mut child, ready, deadline, patience) {
+        let (mut child, leash) = begun.go(endpoint.agent).map_err(cannot_start(endpoint))?;
+        match wait(endpoint, &mut child, Some(leash), deadline, patience) {
             Ok(Some(stream)) => return Ok((stream, child)),
             Ok(None) => patience = (patience * 2).min(OTHER_LEADER_MAX),
             Err(error) => {
@@ -184,25 +196,37 @@ pub(super) fn start(
     }
 }
 
-fn spawn(endpoint: &Endpoint) -> Result<Begun, ClientError> {
-    let failed = |source| ClientError::Start {
+fn cannot_start(endpoint: &Endpoint) -> impl Fn(std::io::Error) -> ClientError {
+    |source| ClientError::Start {
         program: endpoint.program.clone(),
         source,
+    }
+}
+
+fn spawn(endpoint: &Endpoint) -> Result<Begun, ClientError> {
+    let begin = || -> std::io::Result<Begun> {
+        let log = open_log(&endpoint.log())?;
+        let agent = memory::create("leasehold-agent")?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let child = Command::new(&endpoint.program)
+            .arg0(NAME)
+            .args(&endpoint.args)
+            .env_clear()
+            .envs(own_variables(std::env::vars_os()))
+            .env(STATE_DIR_VAR, &endpoint.state_dir)
+            .env(RUN_DIR_VAR, &endpoint.run_dir)
+            .current_dir("/")
+            .stdin(agent.try_clone()?)
+            .stdout(OwnedFd::from(theirs))
+            .stderr(log)
+            .spawn()?;
+        Ok(Begun {
+            child,
+            leash: ours,
+            agent,
+        })
     };
-    let log = open_log(&endpoint.log()).map_err(failed)?;
-    Command::new(&endpoint.program)
-        .args(&endpoint.args)
-        .env_clear()
-        .envs(own_variables(std::env::vars_os()))
-        .env(STATE_DIR_VAR, &endpoint.state_dir)
-        .env(RUN_DIR_VAR, &endpoint.run_dir)
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .map(|child| Begun { child })
-        .map_err(failed)
+    begin().map_err(cannot_start(endpoint))
 }
 
 /// What the supervisor keeps of the caller's environment: our own variables but the key for a daemon. Tokens
@@ -228,13 +252,13 @@ fn open_log(path: &Path) -> std::io::Result<File> {
     Ok(log)
 }
 
-/// Waits for the socket. The child's standard output tells of readiness or death at once; the
+/// Waits for the socket. The child's end of its leash tells of readiness or death at once; the
 /// socket is looked at in growing steps too, since another starter's supervisor may be the one
 /// that listens. `None` when the child left the field to another who does not listen either.
 fn wait(
     endpoint: &Endpoint,
     child: &mut Child,
-    mut ready: Option<ChildStdout>,
+    mut leash: Option<UnixStream>,
     deadline: Instant,
     patience: Duration,
 ) -> Result<Option<UnixStream>, ClientError> {
@@ -266,8 +290,8 @@ fn wait(
                 }
             }
         }
-        if ready.is_some() {
-            sleep_until_told(&mut ready, LOOK_EVERY);
+        if leash.is_some() {
+            sleep_until_told(&mut leash, LOOK_EVERY);
         } else {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK_EVERY);
@@ -301,16 +325,16 @@ fn ended(endpoint: &Endpoint, child: &mut Child) -> Result<Option<ExitStatus>, C
     })
 }
 
-/// Waits for words or the end of the child's standard output, at most `pause`. The pipe stays open
-/// while we wait, so that the child never writes to a closed one.
-fn sleep_until_told(ready: &mut Option<ChildStdout>, pause: Duration) {
-    let Some(pipe) = ready else { return };
-    let mut polled = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)];
+/// Waits for words or the end of the child's end of its leash, at most `pause`. Ours stays open while we wait,
+/// so that the child never writes to a closed one.
+fn sleep_until_told(leash: &mut Option<UnixStream>, pause: Duration) {
+    let Some(socket) = leash else { return };
+    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
     let limit = Timespec::try_from(pause).ok();
     if matches!(poll(&mut polled, limit.as_ref()), Ok(count) if count > 0)
-        && !pipe.read(&mut [0; 512]).is_ok_and(|count| count > 0)
+        && !socket.read(&mut [0; 512]).is_ok_and(|count| count > 0)
     {
-        *ready = None;
+        *leash = None;
     }
 }
 

@@ -233,13 +233,18 @@ fn a_supervisor_that_leaves_the_field_is_started_again() {
     assert_eq!(starts.trim(), "xxx");
 }
 
-/// What it has done at each moment is in its file: it reads one byte before anything else.
+/// What it has done at each moment is in its file: it reads one byte before anything else, then another, then the
+/// agent.
 #[test]
 fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
     let dir = Scratch::new();
-    let script = "word=$(head -c1); echo \"<$word>\" >> \"$LEASEHOLD_RUN_DIR/words\"; \
-        [ \"$word\" = g ] || exit 0; PLAY=alone exec \"$0\" --exact client::plays_the_supervisor";
-    let endpoint = shell(dir.path(), script);
+    let script = "exec 3<&1; word=$(head -c1 <&3); echo \"<$word>\" >> \"$LEASEHOLD_RUN_DIR/words\"; \
+        [ \"$word\" = g ] || exit 0; echo \"<$(head -c1 <&3)$(cat)>\" >> \"$LEASEHOLD_RUN_DIR/words\"; \
+        PLAY=alone exec \"$0\" --exact client::plays_the_supervisor";
+    let endpoint = Endpoint {
+        agent: b"agent",
+        ..shell(dir.path(), script)
+    };
     let words = || std::fs::read_to_string(dir.path().join("words")).unwrap_or_default();
     let unwanted = start::begin(&endpoint).unwrap().unwrap();
     std::thread::sleep(Duration::from_millis(100));
@@ -254,7 +259,7 @@ fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
     assert!(wanted.is_some());
     let client = Client::connect_or_go_on(&endpoint, wanted).unwrap();
     assert!(client.started_it());
-    assert_eq!(words(), "<>\n<g>\n");
+    assert_eq!(words(), "<>\n<g>\n<wagent>\n");
 }
 
 /// The test binary itself plays the started supervisor; see [`plays_the_supervisor`].
