@@ -23,7 +23,7 @@ pub(crate) fn paths() -> Result<Paths, Fault> {
 /// How to reach or start the supervisor of some directories.
 ///
 /// # Errors
-/// When there is no memory for the supervisor's program.
+/// When there is no room in memory for the supervisor's program.
 pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
     let (run, state) = (paths.run().to_owned(), paths.state().to_owned());
     Ok(Endpoint {

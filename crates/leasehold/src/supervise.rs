@@ -202,9 +202,9 @@ fn told(report: &SweepReport) -> String {
 /// # Errors
 /// When the program cannot be executed.
 pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<u8, Fault> {
+    let mut command = process::Command::new(program()?);
     let agent = memory::sealed("leasehold-agent", AGENT)
         .map_err(|error| Fault::host("cannot hold the agent's program").because(&error))?;
-    let mut command = process::Command::new(program()?);
     command.stdin(agent).arg0("leasehold").arg(WORD);
     if let Some(seconds) = flags.idle {
         command.args([IDLE_FLAG, &seconds.to_string()]);
@@ -219,9 +219,11 @@ pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<u8, Fault> {
 /// alone. Nobody can write it: what `/proc/PID/exe` of a supervisor leads to is sealed.
 ///
 /// # Errors
-/// When there is no memory for it.
+/// When there is no memory for it, or a hard limit on files leaves no room for it.
 pub(crate) fn program() -> Result<PathBuf, Fault> {
     static PROGRAM: OnceLock<OwnedFd> = OnceLock::new();
+    leasehold_supervisor::raise_file_size()
+        .map_err(|error| Fault::host("no supervisor can begin").because(&error))?;
     let file = match PROGRAM.get() {
         Some(file) => file,
         None => {

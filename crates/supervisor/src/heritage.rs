@@ -28,15 +28,16 @@ struct Kind {
     least: Option<u64>,
 }
 
+const FILE_SIZE: Kind = Kind {
+    resource: Resource::Fsize,
+    name: "fsize",
+    what: "bytes of one file",
+    letter: 'f',
+    // Twice the output that is kept of a stream by default.
+    least: Some(128 * MIB),
+};
 const KINDS: [Kind; 5] = [
-    Kind {
-        resource: Resource::Fsize,
-        name: "fsize",
-        what: "bytes of one file",
-        letter: 'f',
-        // Twice the output that is kept of a stream by default.
-        least: Some(128 * MIB),
-    },
+    FILE_SIZE,
     Kind {
         resource: Resource::Cpu,
         name: "cpu",
@@ -84,7 +85,7 @@ const FILES_ROOMY: u64 = 1 << 16;
     "the hard limit on {what} is {limit}, and a supervisor that is started under it {why}; start \
      it from where `ulimit -H -{letter}` says more"
 )]
-pub(crate) struct Shortage {
+pub struct Shortage {
     what: &'static str,
     limit: u64,
     letter: char,
@@ -113,6 +114,15 @@ pub(crate) fn shed() -> Result<Vec<String>, Shortage> {
         }
     }
     Ok(stay)
+}
+
+/// Raises how long a file of this process may be, as far as it goes. Whoever begins a supervisor writes its program
+/// into memory first, and would be killed at the limit.
+///
+/// # Errors
+/// When the hard limit leaves no room for a supervisor either.
+pub fn raise_file_size() -> Result<(), Shortage> {
+    raise(FILE_SIZE.resource).map_or(Ok(()), |limit| judge(&FILE_SIZE, limit))
 }
 
 /// Raises the number of descriptors as far as the starter's hard limit goes, and beyond it where that leaves no room

@@ -55,4 +55,5 @@ mod vigil;
 #[cfg(test)]
 mod scratch_directory;
 
+pub use heritage::{Shortage, raise_file_size};
 pub use start::{Config, IDLE_EXIT, main};
