@@ -128,6 +128,12 @@ async fn serve(config: &Config, home: &Home, descriptors: Arc<Descriptors>) -> R
     })
     .await
     .map_err(|error| Fault::host("cannot take up what was left").because(&error))?;
+    match engine.carried() {
+        0 => {}
+        runs => voice::note(&format!(
+            "took up {runs} runs that were not over; `leasehold ps` shows them"
+        )),
+    }
     let control = Control::new(engine);
     guard(config, &control).await?;
     let listener = TcpListener::bind(config.listen).await.map_err(|error| {
