@@ -53,7 +53,9 @@ impl Offered {
             return refused;
         }
         let message = "the worker of this daemon cannot be reached just now";
-        PublicError::new(ErrorKind::Unavailable, message).hint("try again")
+        PublicError::new(ErrorKind::Unavailable, message).hint(
+            "try again; what is wrong is in the daemon's log, and at /v1/workers for an operator",
+        )
     }
 }
 

@@ -72,6 +72,8 @@ pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false)
+        // Whoever read the log may be gone. What it says of that itself goes the same way, and would fall over.
+        .log_internal_errors(false)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -131,7 +133,7 @@ async fn serve(config: &Config, home: &Home, descriptors: Arc<Descriptors>) -> R
     match engine.carried() {
         0 => {}
         runs => voice::note(&format!(
-            "took up {runs} runs that were not over; `leasehold ps` shows them"
+            "took up what was not over, {runs} in all; `leasehold ps` shows it"
         )),
     }
     let control = Control::new(engine);
