@@ -35,7 +35,7 @@ const PROGRAMS: [Program; 2] = [
     Program {
         name: "leasehold-supervisor",
         sources: &["supervisor", "jail", "protocol", "core"],
-        opt_level: "3",
+        opt_level: "2",
         variable: "LEASEHOLD_SUPERVISOR",
         failpoints: true,
     },
@@ -58,8 +58,8 @@ const FOREIGN: [&str; 10] = [
 /// Small, and dead at the first panic.
 const PROFILE: [(&str, &str); 5] = [
     ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
-    ("CARGO_PROFILE_RELEASE_LTO", "thin"),
-    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "2"),
+    ("CARGO_PROFILE_RELEASE_LTO", "fat"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
     ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
     ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
 ];

@@ -179,15 +179,15 @@ impl RunRequest {
             .and_then(|field| field.word(&Isolation::ALL.map(|level| (level.word(), level))));
         let workspace = workspace(&mut top);
         let artifacts = texts(&mut top, "artifacts", GLOBS_MAX, read::glob);
-        let permissions = top.has("permissions").then(|| {
-            texts(&mut top, "permissions", PERMISSIONS_MAX, |text| {
-                AllowList::Permissions.check(text)?;
-                match text.ends_with('*') {
-                    true => Err(format!("{text:?}: name each permission in full")),
-                    false => Ok(text.to_owned()),
-                }
-            })
+        let fewer = top.has("permissions");
+        let permissions = texts(&mut top, "permissions", PERMISSIONS_MAX, |text| {
+            AllowList::Permissions.check(text)?;
+            match text.ends_with('*') {
+                true => Err(format!("{text:?}: name each permission in full")),
+                false => Ok(text.to_owned()),
+            }
         });
+        let permissions = fewer.then_some(permissions);
         top.close();
         report.finish(what.map(|what| Self {
             what,

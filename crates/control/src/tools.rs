@@ -172,7 +172,9 @@ fn fits(bytes: u64) -> Result<(), PublicError> {
 }
 
 fn not_found() -> PublicError {
-    PublicError::new(ErrorKind::NotFound, "no such tool")
+    PublicError::new(ErrorKind::NotFound, "no such tool").hint(
+        "`leasehold tool ls` lists the tools of the tenant, and `leasehold tool publish` adds one",
+    )
 }
 
 fn public(error: &StoreError) -> PublicError {

@@ -21,9 +21,10 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
 };
 
-use crate::landlock::{LandlockError, Ruleset};
+use crate::landlock::Ruleset;
+use crate::posture::{self, PostureError, step};
 use crate::seccomp::Program;
-use crate::{caps, rlimit, sys};
+use crate::{rlimit, sys};
 
 /// Most bytes of its data, what it was forked with included.
 const DATA_BYTES: u64 = 512 << 20;
@@ -45,27 +46,6 @@ pub struct Confinement<'a> {
     pub open_files: u32,
 }
 
-/// A step of confinement that failed; nothing was looked at.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {attempt}")]
-pub struct ConfineError {
-    /// What was tried.
-    pub attempt: &'static str,
-    /// Why it failed.
-    #[source]
-    pub source: io::Error,
-}
-
-fn step<T, E: Into<io::Error>>(
-    attempt: &'static str,
-    result: Result<T, E>,
-) -> Result<T, ConfineError> {
-    result.map_err(|error| ConfineError {
-        attempt,
-        source: error.into(),
-    })
-}
-
 /// Forks such a process. It gets the descriptors of `keep` and no others, runs `body` once it is
 /// confined, or `failed` with the step that was not possible, and ends with their status. To be
 /// called from a process of one thread.
@@ -75,7 +55,7 @@ fn step<T, E: Into<io::Error>>(
 pub fn spawn(
     confinement: &Confinement<'_>,
     keep: &[BorrowedFd<'_>],
-    failed: impl FnOnce(&ConfineError) -> u8,
+    failed: impl FnOnce(&PostureError) -> u8,
     body: impl FnOnce() -> u8,
 ) -> io::Result<(Pid, OwnedFd)> {
     let parent = getpid();
@@ -88,7 +68,7 @@ pub fn spawn(
     Ok((pid, pidfd))
 }
 
-fn confine(to: &Confinement<'_>, parent: Pid) -> Result<(), ConfineError> {
+fn confine(to: &Confinement<'_>, parent: Pid) -> Result<(), PostureError> {
     silence()?;
     step("reset signals", sys::reset_signals())?;
     step("turn off core dumps", rlimit::no_core_dumps())?;
@@ -105,7 +85,9 @@ fn confine(to: &Confinement<'_>, parent: Pid) -> Result<(), ConfineError> {
         let unshared = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) };
         step("make a user namespace", unshared)?;
         enter(to)?;
-        give_up()?;
+        // Those over its own user namespace, too.
+        posture::bind(CapabilitySet::empty())?;
+        posture::drop_all()?;
     }
     step("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     step(
@@ -117,35 +99,25 @@ fn confine(to: &Confinement<'_>, parent: Pid) -> Result<(), ConfineError> {
     }
     take_limits(to)?;
     restrict(to)?;
-    step(
-        "take the seccomp program",
-        allow_list()
-            .load()
-            .map_err(|error| io::Error::from_raw_os_error(error.errno())),
-    )
+    allow_list().load().map_err(PostureError::Seccomp)
 }
 
 /// It reads below its root and makes, changes or removes nothing, its own files included. A kernel
 /// without Landlock leaves it to the rights of its ids.
-fn restrict(to: &Confinement<'_>) -> Result<(), ConfineError> {
-    let refused = |error: &LandlockError| io::Error::from_raw_os_error(error.errno());
-    let rules = Ruleset::reading(to.root).map_err(|error| refused(&error));
-    match step("make the Landlock rules", rules)? {
-        Some(rules) => step(
-            "take the Landlock rules",
-            rules.restrict().map_err(|error| refused(&error)),
-        ),
+fn restrict(to: &Confinement<'_>) -> Result<(), PostureError> {
+    match Ruleset::reading(to.root).map_err(PostureError::Landlock)? {
+        Some(rules) => rules.restrict().map_err(PostureError::Landlock),
         None => Ok(()),
     }
 }
 
-fn enter(to: &Confinement<'_>) -> Result<(), ConfineError> {
+fn enter(to: &Confinement<'_>) -> Result<(), PostureError> {
     step("enter the directory", fchdir(to.root))?;
     step("make the directory its root", chroot("."))
 }
 
 /// Standard descriptors lead nowhere.
-fn silence() -> Result<(), ConfineError> {
+fn silence() -> Result<(), PostureError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let null = step(
         "open the null device",
@@ -157,7 +129,7 @@ fn silence() -> Result<(), ConfineError> {
     Ok(())
 }
 
-fn take_ids(to: &Confinement<'_>, held: CapabilitySet) -> Result<(), ConfineError> {
+fn take_ids(to: &Confinement<'_>, held: CapabilitySet) -> Result<(), PostureError> {
     if held.contains(CapabilitySet::SETGID) {
         step("leave all groups", set_thread_groups(&[]))?;
     }
@@ -165,40 +137,18 @@ fn take_ids(to: &Confinement<'_>, held: CapabilitySet) -> Result<(), ConfineErro
         return step("take the ids", Err(rustix::io::Errno::INVAL));
     }
     if held.contains(CapabilitySet::SETPCAP) {
-        bind()?;
+        posture::bind(CapabilitySet::empty())?;
     }
     let (user, group) = (Uid::from_raw(to.uid), Gid::from_raw(to.gid));
     step("take the group", set_thread_res_gid(group, group, group))?;
     step("take the user", set_thread_res_uid(user, user, user))?;
     if geteuid() != user || getegid() != group {
-        return step("be who it should be", Err(rustix::io::Errno::PERM));
+        return Err(PostureError::NotSo("the ids are those it took"));
     }
-    drop_all()
+    posture::drop_all()
 }
 
-/// The capabilities over its own user namespace, too.
-fn give_up() -> Result<(), ConfineError> {
-    bind()?;
-    drop_all()
-}
-
-/// No exec and no change of identity gives a capability any more.
-fn bind() -> Result<(), ConfineError> {
-    let none = CapabilitySet::empty();
-    step("empty the bounding set", caps::bound(none))?;
-    step("lock the securebits", caps::lock())
-}
-
-fn drop_all() -> Result<(), ConfineError> {
-    let none = CapabilitySet::empty();
-    step("give up all capabilities", caps::reduce(none))?;
-    match step("read capabilities", caps::none_held())? {
-        true => Ok(()),
-        false => step("be without capabilities", Err(rustix::io::Errno::PERM)),
-    }
-}
-
-fn take_limits(to: &Confinement<'_>) -> Result<(), ConfineError> {
+fn take_limits(to: &Confinement<'_>) -> Result<(), PostureError> {
     let rows = [
         (Resource::Fsize, to.file_bytes),
         (Resource::Data, DATA_BYTES),

@@ -13,9 +13,9 @@ use rustix::thread::{
 };
 
 use crate::landlock::{LandlockError, Ruleset};
-use crate::posture::{PostureError, step};
+use crate::posture::{self, PostureError, step};
+use crate::rlimit;
 use crate::seccomp::Program;
-use crate::{caps, rlimit};
 
 /// Ids of nobody.
 const NOBODY: u32 = 65_534;
@@ -109,10 +109,7 @@ pub fn lock_down(role: Role<'_>, bounds: &Bounds) -> Result<bool, PostureError> 
 fn become_nobody() -> Result<(), PostureError> {
     let held = step("read capabilities", capabilities(None))?.effective;
     if held.contains(CapabilitySet::SETPCAP) {
-        step(
-            "empty the bounding set",
-            caps::bound(CapabilitySet::empty()),
-        )?;
+        posture::bind(CapabilitySet::empty())?;
     }
     if held.contains(CapabilitySet::SETGID) && held.contains(CapabilitySet::SETUID) {
         let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -125,12 +122,5 @@ fn become_nobody() -> Result<(), PostureError> {
             Err(error) => return step("become nobody", Err(error)),
         }
     }
-    step(
-        "give up all capabilities",
-        caps::reduce(CapabilitySet::empty()),
-    )?;
-    match step("read capabilities", caps::none_held())? {
-        true => Ok(()),
-        false => Err(PostureError::NotSo("no capability is held")),
-    }
+    posture::drop_all()
 }

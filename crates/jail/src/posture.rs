@@ -61,6 +61,18 @@ impl PostureError {
             Self::NotSo(_) => libc::EPERM,
         }
     }
+
+    /// What could not be done, to follow the word "cannot".
+    #[must_use]
+    pub fn attempt(&self) -> String {
+        match self {
+            Self::Step { attempt, .. } => (*attempt).to_owned(),
+            Self::Limits(_) => "lower the limits of the run".to_owned(),
+            Self::Seccomp(_) => "take the seccomp program".to_owned(),
+            Self::Landlock(_) => "take the Landlock rules".to_owned(),
+            Self::NotSo(what) => format!("make sure that {what}"),
+        }
+    }
 }
 
 impl From<PostureError> for io::Error {
@@ -159,12 +171,31 @@ pub fn park_agent_child() -> Result<(), PostureError> {
 /// What every child of init and agent has in common, and the few capabilities that it keeps.
 fn park(keep: CapabilitySet) -> Result<(), PostureError> {
     step("lower resource limits", rlimit::workload())?;
-    step(
-        "empty the bounding set",
-        caps::bound(CapabilitySet::empty()),
-    )?;
-    step("lock the securebits", caps::lock())?;
+    bind(CapabilitySet::empty())?;
     step("reduce capabilities", caps::reduce(keep))
+}
+
+/// No exec and no change of identity gives this process a capability beyond `keep` any more, and neither takes one
+/// away. Needs `CAP_SETPCAP`. What it holds already it keeps: [`drop_all`] is the other half.
+///
+/// # Errors
+/// The step that failed.
+pub(crate) fn bind(keep: CapabilitySet) -> Result<(), PostureError> {
+    step("cut the bounding set", caps::bound(keep))?;
+    step("lock the securebits", caps::lock())
+}
+
+/// Gives up every capability that this process holds, and looks that none is left.
+///
+/// # Errors
+/// The step that failed, or that one is left.
+pub(crate) fn drop_all() -> Result<(), PostureError> {
+    let none = CapabilitySet::empty();
+    step("give up all capabilities", caps::reduce(none))?;
+    match step("read capabilities", caps::none_held())? {
+        true => Ok(()),
+        false => Err(PostureError::NotSo("no capability is held")),
+    }
 }
 
 /// Whether `/workspace` may be files of the host: it is not on scratch. Whether it can be written does
@@ -225,15 +256,9 @@ pub fn become_user(uid: u32, gid: u32, files: u32, cpu_seconds: u32) -> Result<(
         "take the workload's user",
         set_thread_res_uid(user, user, user),
     )?;
-    step(
-        "give up all capabilities",
-        caps::reduce(CapabilitySet::empty()),
-    )?;
+    drop_all()?;
     if geteuid() != user || getegid() != group {
         return Err(PostureError::NotSo("the ids are the workload's"));
-    }
-    if !step("read capabilities", caps::none_held())? {
-        return Err(PostureError::NotSo("no capability is held"));
     }
     Ok(())
 }

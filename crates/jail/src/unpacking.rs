@@ -18,7 +18,7 @@ use rustix::thread::{
 };
 
 use crate::landlock::Ruleset;
-use crate::posture::{PostureError, step};
+use crate::posture::{self, PostureError, step};
 use crate::seccomp::Program;
 use crate::{caps, rlimit, sys};
 
@@ -77,7 +77,7 @@ pub fn confine(to: &Unpacking<'_>) -> Result<Held, PostureError> {
     if owners {
         become_nobody(held)?;
     } else {
-        drop_all()?;
+        posture::drop_all()?;
     }
     step("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     step(
@@ -120,23 +120,13 @@ fn enter(to: &Unpacking<'_>, held: CapabilitySet) -> Result<bool, PostureError> 
 /// Another user, with what it keeps and nothing more.
 fn become_nobody(held: CapabilitySet) -> Result<(), PostureError> {
     if held.contains(CapabilitySet::SETPCAP) {
-        step("cut the bounding set", caps::bound(KEPT))?;
-        step("lock the securebits", caps::lock())?;
+        posture::bind(KEPT)?;
         let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
         step("leave all groups", set_thread_groups(&[]))?;
         step("take the group", set_thread_res_gid(group, group, group))?;
         step("take the user", set_thread_res_uid(user, user, user))?;
     }
     step("give up capabilities", caps::reduce(KEPT))
-}
-
-fn drop_all() -> Result<(), PostureError> {
-    let none = CapabilitySet::empty();
-    step("give up all capabilities", caps::reduce(none))?;
-    match step("read capabilities", caps::none_held())? {
-        true => Ok(()),
-        false => Err(PostureError::NotSo("no capability is held")),
-    }
 }
 
 fn take_limits(to: &Unpacking<'_>) -> Result<(), PostureError> {

@@ -128,10 +128,11 @@ pub(crate) fn sweep(flags: &SweepFlags) -> Result<u8, Fault> {
     if flags.json {
         voice::json(&serde_json::json!({ "alone": own, "service": service }))?;
     } else {
-        voice::data(told(&own).as_bytes())?;
-        if let Some(service) = &service {
-            voice::data(format!("of the service: {}", told(service)).as_bytes())?;
-        }
+        let text = match &service {
+            None => told(&own),
+            Some(service) => whose("without a daemon", &own) + &whose("of the service", service),
+        };
+        voice::data(text.as_bytes())?;
     }
     let good = |report: &SweepReport| report.dry_run || report.clean();
     Ok(if good(&own) && service.as_ref().is_none_or(good) {
@@ -144,6 +145,14 @@ pub(crate) fn sweep(flags: &SweepFlags) -> Result<u8, Fault> {
 fn swept(paths: &Paths, dry_run: bool) -> Result<SweepReport, Fault> {
     leasehold_supervisor::sweep::sweep(paths, dry_run)
         .map_err(|error| Fault::host("cannot sweep").because(&error))
+}
+
+/// A sweep in words, each line with whose it is.
+fn whose(whose: &str, report: &SweepReport) -> String {
+    let text = told(report);
+    text.lines()
+        .map(|line| format!("{whose}: {line}\n"))
+        .collect()
 }
 
 /// A sweep in words.
@@ -270,6 +279,12 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("uid block 7 removed"), "{text}");
+        let text = whose("of the service", &report);
+        assert_eq!(
+            text.lines().count(),
+            text.matches("of the service: ").count(),
+            "{text}"
+        );
         // Its end may have been fixed before its supervisor died.
         assert!(text.contains(" record completed: ") && !text.contains("host_lost"));
         let dry = SweepReport {

@@ -57,13 +57,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> Result<u8, Fault> {
         voice::json(&as_value(&mistakes, publication.as_ref()))?;
         return Ok(status);
     }
-    for mistake in &mistakes {
-        voice::note(&format!(
-            "{}: {}",
-            source.path.display(),
-            clean(&mistake.to_string())
-        ));
-    }
+    tell(&source, &mistakes);
     if let Some(publication) = &publication {
         for warning in &publication.warnings {
             voice::note(&format!("warning: {}", clean(warning)));
@@ -81,6 +75,16 @@ pub(crate) fn check(path: &Path, as_json: bool) -> Result<u8, Fault> {
     Ok(status)
 }
 
+fn tell(source: &Source, mistakes: &[Mistake]) {
+    for mistake in mistakes {
+        voice::note(&format!(
+            "{}: {}",
+            source.path.display(),
+            clean(&mistake.to_string())
+        ));
+    }
+}
+
 fn as_value(mistakes: &[Mistake], publication: Option<&Publication>) -> Value {
     json!({
         "good": mistakes.is_empty(),
@@ -91,16 +95,21 @@ fn as_value(mistakes: &[Mistake], publication: Option<&Publication>) -> Value {
     })
 }
 
-/// The body of a request that publishes a tool.
+/// The body of a request that publishes a tool; `None` when it was told what is wrong with the manifest, one mistake
+/// a line. The rest the daemon says.
 ///
 /// # Errors
-/// When it cannot be read. What is wrong with it, the daemon says.
-pub(crate) fn publish_request(path: &Path) -> Result<Value, Fault> {
+/// When it cannot be read.
+pub(crate) fn publish_request(path: &Path) -> Result<Option<Value>, Fault> {
     let source = read(path)?;
+    if let Err(mistakes) = Manifest::parse(&source.manifest) {
+        tell(&source, &mistakes.0);
+        return Ok(None);
+    }
     let manifest = String::from_utf8(source.manifest)
         .map_err(|_| Fault::usage(format!("{} is not UTF-8", source.path.display())))?;
     let package = source.package.map(|bytes| BASE64.encode(bytes));
-    Ok(json!({ "manifest": manifest, "package": package }))
+    Ok(Some(json!({ "manifest": manifest, "package": package })))
 }
 
 fn read(path: &Path) -> Result<Source, Fault> {
@@ -170,6 +179,19 @@ mod tests {
             seen += 1;
         }
         assert!(seen >= 2);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_manifest_is_told_before_it_is_sent() {
+        let path = folder("unsent");
+        let request = |manifest: &str| {
+            fs::write(path.join(MANIFEST), manifest).unwrap();
+            publish_request(&path).unwrap()
+        };
+        assert_eq!(request("id: a\nversion: 1\n"), None);
+        let good = "id: a\nversion: 1.0.0\nentrypoint: {runtime: command, argv: [\"true\"]}\n";
+        assert_eq!(request(good).unwrap()["manifest"], good);
+        fs::remove_dir_all(path).unwrap();
     }
 
     #[test]

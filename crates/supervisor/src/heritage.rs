@@ -36,6 +36,18 @@ const FILE_SIZE: Kind = Kind {
     // Twice the output that is kept of a stream by default.
     least: Some(128 * MIB),
 };
+
+impl Kind {
+    /// What to raise it to, as a shell writes it and as a unit of systemd does.
+    fn enough(&self) -> (&'static str, &'static str) {
+        match self.resource {
+            // The kernel knows no number without end here.
+            Resource::Nofile => ("65536", "65536"),
+            _ => ("unlimited", "infinity"),
+        }
+    }
+}
+
 const KINDS: [Kind; 5] = [
     FILE_SIZE,
     Kind {
@@ -82,14 +94,18 @@ const FILES_ROOMY: u64 = 1 << 16;
 /// Why no supervisor can work here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the hard limit on {what} is {limit}, and a supervisor that is started under it {why}; start \
-     it from where `ulimit -H -{letter}` says more"
+    "the hard limit on {what} is {limit}, and a supervisor that is started under it {why}; raise it where \
+     this is started from: as root `ulimit -{letter} {}`, or `{setting}={}` in its systemd unit", enough.0, enough.1
 )]
 pub struct Shortage {
     what: &'static str,
     limit: u64,
+    why: String,
     letter: char,
-    why: &'static str,
+    /// The name of the limit in a unit of systemd.
+    setting: String,
+    /// A value that is enough, as a shell writes it and as a unit does.
+    enough: (&'static str, &'static str),
 }
 
 /// Sheds all that can be shed. Returns the hard limits that stay, for the posture.
@@ -149,15 +165,17 @@ pub(crate) fn descriptors() -> Result<u64, Shortage> {
 
 fn judge(kind: &Kind, limit: u64) -> Result<(), Shortage> {
     let why = match kind.least {
-        None => "would be killed at it",
-        Some(least) if limit < least => "cannot work",
+        None => "would be killed at it".to_owned(),
+        Some(least) if limit < least => format!("needs at least {least}"),
         Some(_) => return Ok(()),
     };
     Err(Shortage {
         what: kind.what,
         limit,
-        letter: kind.letter,
         why,
+        letter: kind.letter,
+        setting: format!("Limit{}", kind.name.to_uppercase()),
+        enough: kind.enough(),
     })
 }
 
@@ -192,14 +210,22 @@ mod tests {
         assert_eq!(judge(fsize, 128 * MIB), Ok(()));
         let error = judge(fsize, MIB).unwrap_err().to_string();
         assert!(
-            error.contains("bytes of one file is 1048576") && error.contains("ulimit -H -f"),
+            error.contains("bytes of one file is 1048576")
+                && error.contains("`ulimit -f unlimited`"),
             "{error}"
         );
-        assert_eq!(judge(&FILES, 176), Ok(()));
-        let error = judge(&FILES, 64).unwrap_err().to_string();
-        assert!(
-            error.contains("open files of one process is 64") && error.contains("ulimit -H -n"),
-            "{error}"
+        assert!(error.contains("`LimitFSIZE=infinity`"), "{error}");
+        let least = FDS_RESERVED + FDS_PER_SANDBOX;
+        assert_eq!(judge(&FILES, least), Ok(()));
+        let error = judge(&FILES, least - 1).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "the hard limit on open files of one process is {}, and a supervisor that is started under it \
+                 needs at least {least}; raise it where this is started from: as root `ulimit -n 65536`, or \
+                 `LimitNOFILE=65536` in its systemd unit",
+                least - 1
+            )
         );
         let error = judge(cpu, 1 << 40).unwrap_err().to_string();
         assert!(error.contains("would be killed at it"), "{error}");

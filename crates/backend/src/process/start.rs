@@ -142,14 +142,16 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Tells it that it is wanted, and gives it the agent. One that is gone by now is seen where its words are
-    /// waited for.
-    fn go(mut self, agent: &[u8]) -> std::io::Result<(Child, UnixStream)> {
+    /// Tells it that it is wanted. One that is gone by now is seen where its words are waited for.
+    fn go(&mut self) {
         let _ = self.leash.write_all(&[leash::GO]);
-        // Beside its first steps, which do not need it.
+    }
+
+    /// Gives it the agent.
+    fn give(&mut self, agent: &[u8]) -> std::io::Result<()> {
         memory::fill(&self.agent, agent)?;
         let _ = self.leash.write_all(&[leash::WHOLE]);
-        Ok((self.child, self.leash))
+        Ok(())
     }
 }
 
@@ -178,18 +180,24 @@ pub(super) fn start(
     let deadline = Instant::now() + endpoint.patience;
     let mut patience = OTHER_LEADER;
     loop {
-        let begun = match begun.take() {
+        let mut started = match begun.take() {
             Some(begun) => begun,
             None => spawn(endpoint)?,
         };
-        let (mut child, leash) = begun.go(endpoint.agent).map_err(cannot_start(endpoint))?;
-        match wait(endpoint, &mut child, Some(leash), deadline, patience) {
-            Ok(Some(stream)) => return Ok((stream, child)),
+        started.go();
+        match wait(endpoint, &mut started, deadline, patience) {
+            Ok(Some(stream)) => {
+                // It has children at work by now, which need the agent last of all; nothing was asked of it yet.
+                started
+                    .give(endpoint.agent)
+                    .map_err(cannot_start(endpoint))?;
+                return Ok((stream, started.child));
+            }
             Ok(None) => patience = (patience * 2).min(OTHER_LEADER_MAX),
             Err(error) => {
                 // A child that never listened is ours to end.
-                let _ = child.kill();
-                let _ = child.wait();
+                let _ = started.child.kill();
+                let _ = started.child.wait();
                 return Err(error);
             }
         }
@@ -257,13 +265,13 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 /// that listens. `None` when the child left the field to another who does not listen either.
 fn wait(
     endpoint: &Endpoint,
-    child: &mut Child,
-    mut leash: Option<UnixStream>,
+    begun: &mut Begun,
     deadline: Instant,
     patience: Duration,
 ) -> Result<Option<UnixStream>, ClientError> {
     let mut pause = LOOK_SOON;
     let mut left: Option<Instant> = None;
+    let mut speaks = true;
     loop {
         if let Some(stream) = connect(&endpoint.socket())? {
             return Ok(Some(stream));
@@ -278,7 +286,7 @@ fn wait(
             Some(since) if since.elapsed() >= patience => return Ok(None),
             Some(_) => {}
             None => {
-                if let Some(status) = ended(endpoint, child)? {
+                if let Some(status) = ended(endpoint, &mut begun.child)? {
                     if !status.success() {
                         return Err(ClientError::Ended {
                             status: status.to_string(),
@@ -290,8 +298,8 @@ fn wait(
                 }
             }
         }
-        if leash.is_some() {
-            sleep_until_told(&mut leash, LOOK_EVERY);
+        if speaks {
+            speaks = sleep_until_told(&mut begun.leash, LOOK_EVERY);
         } else {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK_EVERY);
@@ -325,17 +333,12 @@ fn ended(endpoint: &Endpoint, child: &mut Child) -> Result<Option<ExitStatus>, C
     })
 }
 
-/// Waits for words or the end of the child's end of its leash, at most `pause`. Ours stays open while we wait,
-/// so that the child never writes to a closed one.
-fn sleep_until_told(leash: &mut Option<UnixStream>, pause: Duration) {
-    let Some(socket) = leash else { return };
-    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+/// Waits for words or the end of the child's end of its leash, at most `pause`; whether it can still say something.
+fn sleep_until_told(leash: &mut UnixStream, pause: Duration) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(leash.as_fd(), PollFlags::IN)];
     let limit = Timespec::try_from(pause).ok();
-    if matches!(poll(&mut polled, limit.as_ref()), Ok(count) if count > 0)
-        && !socket.read(&mut [0; 512]).is_ok_and(|count| count > 0)
-    {
-        *leash = None;
-    }
+    !matches!(poll(&mut polled, limit.as_ref()), Ok(count) if count > 0)
+        || leash.read(&mut [0; 512]).is_ok_and(|count| count > 0)
 }
 
 /// The end of the log, for an error text.

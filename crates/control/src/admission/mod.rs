@@ -59,7 +59,11 @@ pub async fn gather(
         Err(error) => return Err(error.public()),
     };
     if tenant.suspended {
-        return Err(forbidden("the tenant is suspended: it may start nothing"));
+        let why = forbidden("the tenant is suspended: it may start nothing");
+        return Err(why.hint(format!(
+            "an operator lets it go on: `leasehold tenant resume {}`",
+            who.tenant
+        )));
     }
     if !tenant.projects.contains(&who.project) {
         return Err(forbidden(format!(

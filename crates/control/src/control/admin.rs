@@ -337,8 +337,20 @@ impl Control {
     /// `forbidden`.
     pub async fn workers(&self, who: &Principal) -> Result<Vec<WorkerRow>, PublicError> {
         allowed(who, Operation::Platform)?;
-        let rows = self.engine.parts.store.workers().await;
-        rows.map_err(|error| error.public())
+        let parts = &self.engine.parts;
+        let rows = parts.store.workers().await;
+        let mut rows = rows.map_err(|error| error.public())?;
+        // The one of this process is known here, and is heard of now.
+        rows.retain(|row| row.worker != parts.worker);
+        rows.insert(
+            0,
+            WorkerRow {
+                worker: parts.worker.clone(),
+                capabilities: self.offers.told().to_string(),
+                seen_unix_ms: parts.clock.unix_ms(),
+            },
+        );
+        Ok(rows)
     }
 
     /// Runs that were set aside, and why.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use leasehold_backend::seam::Backend;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::select::{Offer, Runtime};
+use serde_json::{Value, json};
 
 use crate::admission;
 use crate::clock::Clock;
@@ -52,7 +53,9 @@ impl Offered {
             return refused;
         }
         let message = "the worker of this daemon cannot be reached just now";
-        PublicError::new(ErrorKind::Unavailable, message).hint("try again")
+        PublicError::new(ErrorKind::Unavailable, message).hint(
+            "try again; what is wrong is in the daemon's log, and at /v1/workers for an operator",
+        )
     }
 }
 
@@ -134,6 +137,20 @@ impl Offers {
             }
         }
         Arc::clone(&locked(&self.whole))
+    }
+
+    /// What each backend is and whether it can be used, for people: `null` in `why_not` where it can.
+    pub(super) fn told(&self) -> Value {
+        let told = |entry: &Arc<Entry>| {
+            let offer = entry.offer();
+            json!({
+                "backend": offer.backend,
+                "isolation": offer.isolation.word(),
+                "zone": offer.zone,
+                "why_not": offer.state.err(),
+            })
+        };
+        json!({ "backends": self.entries.iter().map(told).collect::<Vec<_>>() })
     }
 
     /// Tries one out, unless somebody did since.

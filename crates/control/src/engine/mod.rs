@@ -126,6 +126,12 @@ impl Engine {
         locked(&self.live).get(run).cloned()
     }
 
+    /// How many runs this process carries: those that wait, run, or whose removal is not seen yet.
+    #[must_use]
+    pub fn carried(&self) -> usize {
+        locked(&self.live).len()
+    }
+
     fn forget(&self, run: &RunId) {
         locked(&self.live).remove(run);
         locked(&self.tasks).remove(run);

@@ -95,7 +95,8 @@ fn check(bundle: &Bundle, trust: &Trust, verdict: &mut Verdict) {
     };
     if *trust == Trust::AsShown {
         verdict.notes.push(
-            "nobody was named who vouches for the key: this shows that it is whole, not who made it".into(),
+            "nobody was named who vouches for the key (`--key`): this shows that it is whole, not who made it"
+                .into(),
         );
     }
     let predicate = match open_statement(bundle, &known) {

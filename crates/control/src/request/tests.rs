@@ -11,6 +11,14 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
+fn every_field_is_told_to_whoever_misspells_one() {
+    let said = refused(r#"{"command":["true"],"permission":[]}"#);
+    for field in ["command", "limits", "max_wait", "artifacts", "permissions"] {
+        assert!(said.contains(&format!(" {field}")), "{field}: {said}");
+    }
+}
+
+#[test]
 fn a_full_request_reaches_its_fields() {
     let request = read(
         r#"{"command":["sh","-c","true"],"env":{"A":"1"},"cwd":"/workspace","stdin":"x",

@@ -133,7 +133,9 @@ async fn a_published_version_never_changes_and_the_newest_active_one_is_taken() 
             .unwrap()
             .contains("text.wordcount@1.10.0 (quarantined)")
     );
-    assert_eq!(newest("nothing").await.unwrap_err().message, "no such tool");
+    let nothing = newest("nothing").await.unwrap_err();
+    assert_eq!(nothing.message, "no such tool");
+    assert!(nothing.hint.unwrap().contains("`leasehold tool ls`"));
     // Another tenant's tool is not there.
     let (_, theirs) = scratch.key("acme", Role::Developer).await;
     let hidden = tools::get(store, &theirs, &ToolWish::parse("text.wordcount").unwrap()).await;
@@ -506,6 +508,12 @@ async fn who_may_start_nothing_is_refused_before_anything_is_looked_at() {
     assert_eq!(
         error.message,
         "the tenant is suspended: it may start nothing"
+    );
+    assert!(
+        error
+            .hint
+            .unwrap()
+            .contains("`leasehold tenant resume default`")
     );
     tenants::suspend(store, operator, NOW, &name("default"), false)
         .await

@@ -185,6 +185,7 @@ async fn a_task_that_falls_over_three_times_is_set_aside_and_shown() {
     let falls = Arc::new(AtomicU32::new(0));
     let fallen = Arc::clone(&falls);
     let mut parts = world.parts(1);
+    let worker = parts.worker.clone();
     parts.failpoints = Failpoints::hooked(Arc::new(move |point| {
         if point == "before-launch" {
             fallen.fetch_add(1, Ordering::Relaxed);
@@ -213,6 +214,15 @@ async fn a_task_that_falls_over_three_times_is_set_aside_and_shown() {
         [(run.clone(), "its task fell over again and again".to_owned())]
     );
     let refused = control.stuck(&who("acme")).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Forbidden);
+    let workers = control.workers(&operator).await.unwrap();
+    assert_eq!(workers.len(), 1);
+    assert_eq!(workers[0].worker, worker);
+    assert!(
+        workers[0].capabilities.contains(r#""isolation":"process""#),
+        "{workers:?}"
+    );
+    let refused = control.workers(&who("acme")).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Forbidden);
     assert!(control.is_stuck(&run));
     assert_eq!(metric(&control, "leasehold_quarantined_total ").await, 1);

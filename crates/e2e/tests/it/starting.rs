@@ -120,7 +120,7 @@ fn a_start_under_a_hard_limit_that_leaves_no_room_is_refused() {
         }
         let outcome = after(&instance, &first, &["run", "--", "true"]).status_is(125);
         assert!(
-            outcome.err().contains(named) && outcome.err().contains("ulimit -H"),
+            outcome.err().contains(named) && outcome.err().contains("`ulimit -"),
             "{}",
             outcome.story()
         );

@@ -72,7 +72,9 @@ pub(crate) fn tool(command: &ToolCommand) -> Result<u8, Fault> {
 
 /// Publishes a tool, and waits for the compiler where it has a module.
 fn publish(path: &Path, as_json: bool) -> Result<u8, Fault> {
-    let request = crate::tool::publish_request(path)?;
+    let Some(request) = crate::tool::publish_request(path)? else {
+        return Ok(2);
+    };
     let (_, remote) = daemon()?;
     let mut made: Value = remote.send("POST", "/v1/tools", &request)?;
     warn(&made);

@@ -290,7 +290,9 @@ impl Remote {
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Fault {
-        let fault = Fault::host(format!("the daemon at {} cannot be reached", self.url));
+        let fault = Fault::host(format!("the daemon at {} cannot be reached", self.url)).hint(
+            "`leasehold serve` starts one, and says its address; `LEASEHOLD_URL` names which one is meant",
+        );
         match error {
             ureq::Error::Io(error) => fault.because(error),
             error => fault.because(error),

@@ -88,9 +88,11 @@ pub(crate) fn ps(flags: &PsFlags) -> Result<u8, Fault> {
     if flags.json {
         voice::json(&json!({ "runs": runs }))?;
     } else if runs.is_empty() {
-        voice::note(match flags.all {
-            true => "there are no runs yet",
-            false => "nothing runs; `leasehold ps -a` shows what is over",
+        voice::note(match (flags.all, &flags.tool) {
+            (true, None) => "there are no runs yet",
+            (true, Some(_)) => "there are no runs of this tool",
+            (false, None) => "nothing runs; `leasehold ps -a` shows what is over",
+            (false, Some(_)) => "nothing of this tool runs; with `-a` it shows what is over",
         });
     } else {
         let rows = runs.iter().map(row).collect();

@@ -72,6 +72,8 @@ pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false)
+        // Whoever read the log may be gone. What it says of that itself goes the same way, and would fall over.
+        .log_internal_errors(false)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -128,6 +130,7 @@ async fn serve(config: &Config, home: &Home, descriptors: Arc<Descriptors>) -> R
     })
     .await
     .map_err(|error| Fault::host("cannot take up what was left").because(&error))?;
+    tell_taken_up(engine.carried());
     let control = Control::new(engine);
     guard(config, &control).await?;
     let listener = TcpListener::bind(config.listen).await.map_err(|error| {
@@ -151,6 +154,15 @@ async fn serve(config: &Config, home: &Home, descriptors: Arc<Descriptors>) -> R
     let router = leasehold_api::router(control.clone(), directories);
     let door = (listener, width, descriptors);
     until_told(door, router, control, config.drain).await
+}
+
+/// Says how many runs an earlier daemon left that were not over.
+fn tell_taken_up(runs: usize) {
+    if runs > 0 {
+        voice::note(&format!(
+            "took up what was not over, {runs} in all; `leasehold ps` shows it"
+        ));
+    }
 }
 
 /// A worker that is there already, with what an earlier daemon left alive, is understood by this version.

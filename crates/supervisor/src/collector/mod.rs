@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::record::Artifact;
 use leasehold_jail::confine::{self, Confinement};
+use leasehold_jail::posture::PostureError;
 use leasehold_protocol::socket::send_with_fds;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, unlinkat};
@@ -249,10 +250,10 @@ pub fn start(job: CollectJob) -> Result<Collector, CollectError> {
     })
 }
 
-fn complain(socket: &OwnedFd, error: &confine::ConfineError) -> u8 {
+fn complain(socket: &OwnedFd, error: &PostureError) -> u8 {
     let message = Message::Failed {
-        errno: error.source.raw_os_error().unwrap_or(0),
-        attempt: error.attempt.to_owned(),
+        errno: error.errno(),
+        attempt: error.attempt(),
     };
     let flags = rustix::net::SendFlags::NOSIGNAL;
     let _ = rustix::net::send(socket, &message.encode(), flags);

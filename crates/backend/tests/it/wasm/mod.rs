@@ -115,6 +115,8 @@ impl Done {
 }
 
 async fn finish(mut execution: Execution) -> Done {
+    // Where the backend gives no input by itself there is none, so that nothing waits for it.
+    drop(execution.input.take());
     let record = execution.cleaned().await.unwrap().unwrap();
     Done {
         record,

@@ -110,11 +110,20 @@ pub(crate) enum WaitedFor {
 impl std::fmt::Display for WaitedFor {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Tenant(most) => write!(out, "one of the {most} runs the tenant may have at once"),
+            Self::Tenant(most) => write!(
+                out,
+                "one of the {most} runs the tenant may have at once (share.running)"
+            ),
             Self::Tool(tool, most) => {
-                write!(out, "one of the {most} runs tool `{tool}` may have at once")
+                write!(
+                    out,
+                    "one of the {most} runs tool `{tool}` may have at once (share.tool_running)"
+                )
             }
-            Self::Computer(most) => write!(out, "one of the {most} computers of this host"),
+            Self::Computer(most) => write!(
+                out,
+                "one of the {most} computers of this host (running_max)"
+            ),
             Self::Descriptors => write!(out, "descriptors of the daemon, which has too few"),
         }
     }
@@ -142,7 +151,7 @@ impl Full {
         let (kind, message, after) = match self {
             Self::Tenant(most, after) => (
                 ErrorKind::Quota,
-                format!("the queue of the tenant is full: {most} runs wait"),
+                format!("the queue of the tenant is full: {most} runs wait (share.queued)"),
                 after,
             ),
             Self::Host(most, after) => (
@@ -152,7 +161,7 @@ impl Full {
             ),
             Self::Rate(most, after) => (
                 ErrorKind::Quota,
-                format!("the tenant may start {most} runs in a minute and has"),
+                format!("the tenant may start {most} runs in a minute and has (share.per_minute)"),
                 after,
             ),
             Self::TooLarge(has, most) => {

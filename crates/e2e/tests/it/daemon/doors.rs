@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use leasehold_e2e::Daemon;
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
 use serde_json::{Value, json};
 
 use super::{SOON, reason};
@@ -229,5 +229,23 @@ fn p87_without_descriptors_silent_callers_are_given_up_and_the_next_is_answered(
     assert!(!daemon.is_over(), "{}", daemon.log());
     limit(1_024);
     std::thread::sleep(Duration::from_millis(500));
+    runs(&daemon);
+}
+
+/// Whoever read its log may be gone, or the disk it is kept on be full.
+#[test]
+fn a_log_that_nobody_takes_costs_nobody_an_answer() {
+    let mut daemon = Daemon::prepared(&[]);
+    daemon.restart_under(&["sh", "-c", "exec \"$@\" 2>/dev/full", "sh"]);
+    runs(&daemon);
+    let worker = daemon.supervisor().expect("a worker").cast_signed();
+    let worker = Pid::from_raw(worker).expect("a process");
+    kill_process(worker, Signal::STOP).expect("stop it");
+    // A worker that keeps silent is a line of the log.
+    let answer = daemon.get("/readyz");
+    kill_process(worker, Signal::CONT).expect("let it go on");
+    let text = &answer.text;
+    assert_eq!(answer.status, 503, "{text}");
+    assert!(text.contains("the worker cannot be asked"), "{text}");
     runs(&daemon);
 }

@@ -282,7 +282,8 @@ async fn a_host_that_says_what_it_cannot_know_is_ended_with_its_runs() {
     let mut long = vec![0; HEAD_LEN];
     long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     let loaded = frame(2, 0, 1 << 31, b"").unwrap();
-    let cases: [(&str, Vec<u8>, &str); 14] = [
+    let refused = frame(3, 0, 1 << 31, br#"{"message":"no"}"#).unwrap();
+    let cases: [(&str, Vec<u8>, &str); 15] = [
         ("kind", frame(99, 0, 0, b"").unwrap(), "kind 99"),
         (
             "ready again",
@@ -312,6 +313,7 @@ async fn a_host_that_says_what_it_cannot_know_is_ended_with_its_runs() {
             "run 0",
         ),
         ("loaded twice", loaded.repeat(2), "not asked for"),
+        ("refused twice", refused.repeat(2), "was not sent"),
         ("says nothing", frame(4, 0, 0, b"").unwrap(), "no output"),
         (
             "took nothing",
