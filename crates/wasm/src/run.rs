@@ -73,12 +73,34 @@ impl Task {
     }
 }
 
+/// The memory of a run that is over. It is set back, or given back, when this is dropped, which takes as long as a
+/// small run does.
+pub struct Remains {
+    _store: Box<dyn Send>,
+}
+
+impl std::fmt::Debug for Remains {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remains").finish_non_exhaustive()
+    }
+}
+
 /// Runs it to its end, at most as long as its limits say. Somebody must take its output meanwhile, and advance
 /// the engine's epoch: a program that computes lets others run at each tick. Sending on `cancel` ends it, and
 /// dropping the sender does not. The task must have been checked.
 pub async fn run(program: &Program, task: Task, cancel: oneshot::Receiver<()>) -> Report {
+    run_leaving(program, task, cancel).await.0
+}
+
+/// As [`run`], and leaves it to the caller when the memory is set back: who waits for the end need not wait for that.
+/// Of a run with directories nothing remains.
+pub async fn run_leaving(
+    program: &Program,
+    task: Task,
+    cancel: oneshot::Receiver<()>,
+) -> (Report, Option<Remains>) {
     let begun = Instant::now();
-    let mut report = match &program.code {
+    let (mut report, remains) = match &program.code {
         Code::Core(pre) => core(program, pre, &task, begun, cancel).await,
         Code::Component(pre) => component(program, pre, &task, begun, cancel).await,
     };
@@ -95,8 +117,9 @@ pub async fn run(program: &Program, task: Task, cancel: oneshot::Receiver<()>) -
             });
         }
     }
+    let remains = remains.filter(|_| task.preopens.is_empty());
     report.wall_us = micros(begun.elapsed());
-    report
+    (report, remains)
 }
 
 async fn core(
@@ -105,7 +128,7 @@ async fn core(
     task: &Task,
     begun: Instant,
     cancel: oneshot::Receiver<()>,
-) -> Report {
+) -> (Report, Option<Remains>) {
     let work = async |store: &mut Store<CoreState>| {
         let instance = pre.instantiate_async(&mut *store).await;
         let instance = instance.map_err(Stop::NotStarted)?;
@@ -116,8 +139,8 @@ async fn core(
         Ok(true)
     };
     let made = CoreState::new(task);
-    let (report, _) = bounded(program, made, task, begun, cancel, work).await;
-    report
+    let (report, store) = bounded(program, made, task, begun, cancel, work).await;
+    (report, store.map(remains))
 }
 
 async fn component(
@@ -126,20 +149,27 @@ async fn component(
     task: &Task,
     begun: Instant,
     cancel: oneshot::Receiver<()>,
-) -> Report {
+) -> (Report, Option<Remains>) {
+    let made = ComponentState::new(task);
     let work = async |store: &mut Store<ComponentState>| {
         let command = pre.instantiate_async(&mut *store).await;
         let command = command.map_err(Stop::NotStarted)?;
         let answer = command.wasi_cli_run().call_run(&mut *store).await;
         Ok(answer.map_err(Stop::Failed)?.is_ok())
     };
-    let made = ComponentState::new(task);
-    let (mut report, state) = bounded(program, made, task, begun, cancel, work).await;
-    if let Some(state) = state {
-        report.http_denied = state.egress.denied;
-        report.http_denied_to = state.egress.denied_to;
+    let (mut report, mut store) = bounded(program, made, task, begun, cancel, work).await;
+    if let Some(store) = &mut store {
+        let egress = std::mem::take(&mut store.data_mut().egress);
+        report.http_denied = egress.denied;
+        report.http_denied_to = egress.denied_to;
     }
-    report
+    (report, store.map(remains))
+}
+
+fn remains<T: Metered>(store: Store<T>) -> Remains {
+    Remains {
+        _store: Box::new(store),
+    }
 }
 
 /// Makes the store, and holds what is done in it to its limits.
@@ -150,7 +180,7 @@ async fn bounded<T: Metered>(
     begun: Instant,
     cancel: oneshot::Receiver<()>,
     work: impl AsyncFnOnce(&mut Store<T>) -> Result<bool, Stop>,
-) -> (Report, Option<T>) {
+) -> (Report, Option<Store<T>>) {
     let mut report = Report::default();
     let limits = &task.limits;
     let state = match made {
@@ -190,7 +220,7 @@ async fn bounded<T: Metered>(
     report.memory_peak_bytes = state.meter().peak();
     report.denied.extend(state.meter().denied());
     verdict::give(&mut report, stop, limits);
-    (report, Some(store.into_data()))
+    (report, Some(store))
 }
 
 /// Work that is watched: each time it lets go, its time and its processor time are looked at.

@@ -8,11 +8,11 @@ import { getArguments, getEnvironment, initialCwd } from 'wasi:cli/environment@0
 import { exitWithCode } from 'wasi:cli/exit@0.2.12';
 import { installGlobals } from './globals.js';
 import { elsewhere } from './absent.js';
-import { uncaught } from './errors.js';
+import { forget, uncaught } from './errors.js';
 import { inspect } from './inspect.js';
 import { Modules } from './modules.js';
-import { beginProcess, leave, process } from './process.js';
-import { readAll, say } from './streams.js';
+import { beginProcess, leave, process, surround } from './process.js';
+import { muted, readAll, say } from './streams.js';
 import { settled, watch } from './timers.js';
 
 const USAGE = 'usage: javascript [-e code | -p code | --script name text | file | -] [arg ...]';
@@ -59,13 +59,20 @@ watch(fail);
 async function start(words) {
   const program = read(words);
   if (!program) return;
+  const value = await settled(carryOut(program), fail);
+  if (program.print) print(value);
+}
+
+function carryOut(program) {
   process.argv = ['javascript', ...(program.path ? [program.path] : []), ...program.rest];
   const modules = new Modules();
-  const result = program.text === undefined
+  return program.text === undefined
     ? modules.runFile(program.path)
     : modules.runText(program.text, program.name, program.path);
-  const value = await settled(result, fail);
-  if (program.print) say(1, `${typeof value === 'string' ? value : inspect(value)}\n`);
+}
+
+function print(value) {
+  say(1, `${typeof value === 'string' ? value : inspect(value)}\n`);
 }
 
 function read(words) {
@@ -98,3 +105,27 @@ function read(words) {
 function rest(words) {
   return words[0] === '--' ? words.slice(1) : words;
 }
+
+/** Goes the way of a run while the template is built: what the engine makes of each function at its first call is in
+ * the snapshot then. It leaves nothing else. */
+function rehearse() {
+  const programs = [
+    ['-e', "console.log(1, 'a', [1, { a: 1 }])"],
+    ['-p', '1'],
+    ['--script', '/rehearsal.js', "process.stdout.write('a'); console.log(`${1}`)"],
+  ];
+  muted(() => {
+    for (const words of programs) {
+      surround([['A', 'b']], '/');
+      const program = read(words);
+      const value = carryOut(program);
+      if (program.print) print(value);
+      forget(program.name);
+    }
+    process.emit('exit', 0);
+  });
+  surround([], '');
+  process.argv = [];
+}
+
+rehearse();

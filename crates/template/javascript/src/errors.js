@@ -10,6 +10,11 @@ export function remember(name, text) {
   sources.set(name, text);
 }
 
+/** Lets go of the text of a file. */
+export function forget(name) {
+  sources.delete(name);
+}
+
 /** Frames of `error` as the engine tells them, without those of the runner. */
 function frames(error) {
   const found = [];

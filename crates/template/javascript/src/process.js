@@ -132,6 +132,11 @@ export const process = new Process();
 /** Takes what a run is started with. */
 export function beginProcess(environment, folder) {
   began = performance.now();
+  surround(environment, folder);
+}
+
+/** Sets what is around a program: variables, and the folder it is in. */
+export function surround(environment, folder) {
   process.env = Object.fromEntries(environment);
   process.folder = folder ? path.resolve('/', folder) : '/';
 }

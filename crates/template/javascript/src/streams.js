@@ -26,6 +26,19 @@ export function say(number, data) {
   }
 }
 
+/** Calls `action`, and what it writes goes nowhere. For the build, which has no streams. */
+export function muted(action) {
+  const spoken = { ...line };
+  line[1] = () => {};
+  opened[1] = { blockingWriteAndFlush: () => {} };
+  try {
+    action();
+  } finally {
+    Object.assign(line, spoken);
+    delete opened[1];
+  }
+}
+
 /** The next bytes of standard input; null at its end. */
 export function readSome() {
   opened[0] ??= getStdin();

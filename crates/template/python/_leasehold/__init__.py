@@ -24,6 +24,6 @@ snapshot.prepare()
 # From here on the package is read from the archive, as it will be in the runs.
 __path__[:] = [snapshot.HOME]
 
-from .command import Run
+from .command import Run, rehearse
 
-snapshot.seal()
+snapshot.seal(rehearse)

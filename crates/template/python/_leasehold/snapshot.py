@@ -33,8 +33,17 @@ _NOT_BEFORE_ASKED = frozenset(
     "__hello__ __phello__ antigravity this pydoc_data _pyrepl _ios_support _apple_support".split()
 )
 
+# Bytes that a run can allocate before its memory has to grow, the largest hole of the heap that is taken, and what
+# the sizes of holes are multiples of.
+_ROOM = 1 << 20
+_HOLE_MAX = 1 << 16
+_STEP = 8
+
 # Modules inside of packages that were left to the runs, and why.
 _left = {}
+
+# What fills the holes of the heap.
+_filling = []
 
 
 def prepare():
@@ -103,8 +112,8 @@ def _settings():
         return {}
 
 
-def seal():
-    """Leaves nothing of the build behind, and makes the runs cheap."""
+def seal(rehearse):
+    """Leaves nothing of the build behind, and makes the runs cheap. `rehearse` goes the way of a run."""
     from . import absent
 
     absent.install()
@@ -117,9 +126,27 @@ def seal():
     if sys.modules["tempfile"]._name_sequence is not None:
         raise RuntimeError("a module drew random file names while it was imported")
     _tell()
+    rehearse()
     # What is there now is of every run and is never looked at by the collector again.
     gc.collect()
     gc.freeze()
+    # The collection has emptied what the interpreter keeps at hand.
+    rehearse()
+    _fill()
+
+
+def _fill():
+    """Takes the holes of the heap: what a run allocates is on few pages then, one beside the other. Each page that
+    a run writes to is copied for it."""
+    room = bytes(_ROOM)
+    edge = id(room)
+    # Free again, it is the room of the runs: nothing lies above it.
+    del room
+    for size in range(_HOLE_MAX, 0, -_STEP):
+        block = bytes(size)
+        while id(block) < edge:
+            _filling.append(block)
+            block = bytes(size)
 
 
 class _Secrets(dict):

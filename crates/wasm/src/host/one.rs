@@ -214,7 +214,10 @@ impl Prepared {
         // In a task of its own, so that a panic in it is an end like another.
         let running = spawn_local(async move {
             let _clock = epochs.run();
-            run::run(&program, task, cancelled).await
+            let (report, remains) = run::run_leaving(&program, task, cancelled).await;
+            // The end of the process gives it back, all at once.
+            std::mem::forget(remains);
+            report
         });
         let (ended, (), ()) = tokio::join!(
             async {

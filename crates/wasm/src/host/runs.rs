@@ -37,7 +37,7 @@ pub(super) fn begin(shared: &Rc<Shared>, program: Program, id: u32, task: Task) 
             // In a task of its own, so that a panic in it is an end like another.
             spawn_local(async move {
                 let _clock = shared.epochs.run();
-                run::run(&program, task, cancelled).await
+                run::run_leaving(&program, task, cancelled).await
             })
         };
         let (ended, (), (), ()) = tokio::join!(
@@ -52,13 +52,17 @@ pub(super) fn begin(shared: &Rc<Shared>, program: Program, id: u32, task: Task) 
             carry(&shared, FromHost::Stderr, id, &stderr),
             tell_taken(&shared, id, &stdin),
         );
-        let report = ended.unwrap_or_else(|error| Report {
-            crashed: Some(format!("the host's own code failed: {}", said(error))),
-            stdout: stdout.counted(),
-            stderr: stderr.counted(),
-            ..Report::default()
+        let (report, remains) = ended.unwrap_or_else(|error| {
+            let report = Report {
+                crashed: Some(format!("the host's own code failed: {}", said(error))),
+                stdout: stdout.counted(),
+                stderr: stderr.counted(),
+                ..Report::default()
+            };
+            (report, None)
         });
         shared.runs.borrow_mut().remove(&id);
+        shared.remains.borrow_mut().extend(remains);
         shared.report(id, &report);
     });
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use leasehold_protocol::socket::{FrameError, send_with_fds};
@@ -20,7 +21,7 @@ use tokio::task::LocalSet;
 use super::epoch::Epochs;
 use super::runs::{self, Run};
 use crate::program::{Loader, Program};
-use crate::run::Task;
+use crate::run::{Remains, Task};
 
 /// Most modules at one time.
 const MODULES_MAX: usize = 64;
@@ -53,6 +54,8 @@ pub(super) struct Shared {
     /// There is room again.
     room: Notify,
     pub(super) runs: RefCell<HashMap<u32, Run>>,
+    /// Of runs whose end is on its way: their memory is set back when it was sent, and before another begins.
+    pub(super) remains: RefCell<Vec<Remains>>,
     pub(super) epochs: Epochs,
     /// Whether runs may be given directories.
     files: bool,
@@ -73,6 +76,13 @@ impl Shared {
     fn refuse(&self, id: u32, message: String) {
         let refused = Refused { message };
         self.send(FromHost::Refused, id, &body(&refused).unwrap_or_default());
+    }
+
+    /// Sets the memory of runs back that are over. A defect in that is no end of those that go on.
+    fn set_back(&self) {
+        for remains in self.remains.take() {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(remains)));
+        }
     }
 
     /// Waits until the socket has taken enough.
@@ -116,6 +126,7 @@ pub async fn serve(
         more: Notify::new(),
         room: Notify::new(),
         runs: RefCell::new(HashMap::new()),
+        remains: RefCell::default(),
         epochs: Epochs::start(engines).map_err(HostError::Io)?,
         files,
     });
@@ -145,11 +156,13 @@ async fn write(socket: &UnixStream, shared: &Shared) -> Result<(), HostError> {
             match sent {
                 Ok(sent) => at += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    shared.set_back();
                     socket.writable().await.map_err(HostError::Io)?;
                 }
                 Err(error) => return Err(HostError::Io(error)),
             }
         }
+        shared.set_back();
         shared.room.notify_waiters();
     }
 }
