@@ -14,7 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
 };
 
 /// Whether a whole tree of mounts is meant or just the one.
@@ -144,6 +145,16 @@ pub fn attach_child(tree: impl AsFd, parent: impl AsFd, name: &CStr) -> Result<(
 /// As `mount(2)`.
 pub fn bind(source: &CStr, target: &CStr) -> Result<(), Errno> {
     rustix::mount::mount_bind(source, target)
+}
+
+/// Mounts layers as one file system at an absolute path of our own making. The one call whose options may have a
+/// whole page, which the names of many layers need.
+///
+/// # Errors
+/// As `mount(2)`: `EINVAL` also where the kernel cannot stack these.
+pub fn overlay(target: &CStr, options: &CStr) -> Result<(), Errno> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount(c"overlay", target, c"overlay", flags, options)
 }
 
 /// Detaches what is mounted at an absolute path of our own making, with all below it.

@@ -194,6 +194,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
             limits: settled.limits.clone(),
             workspace: program.workspace.mode,
             warm: None,
+            image: None,
             allow_unenforced: false,
         },
         exec: program.exec,

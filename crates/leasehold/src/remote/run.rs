@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold_core::id::RunId;
+use leasehold_core::spec::base_environment;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Map, Value, json};
 use signal_hook::consts::signal::SIGINT;
@@ -213,7 +214,7 @@ fn body(
             }
         }
     }
-    let environment = request::environment(&flags.env, caller, false)?;
+    let environment = request::environment(base_environment(), &flags.env, caller, false)?;
     if !flags.env.is_empty() {
         let named: Map<String, Value> = environment
             .into_iter()

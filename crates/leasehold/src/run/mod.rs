@@ -5,6 +5,7 @@
 
 pub(crate) mod export;
 pub(crate) mod follow;
+pub(crate) mod image;
 pub(crate) mod module;
 pub(crate) mod program;
 pub(crate) mod request;
@@ -58,14 +59,26 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
     if !flags.alone
         && let Some(remote) = Remote::find(&place::paths()?)?
     {
+        if flags.image.is_some() {
+            return Err(Fault::usage("`--image`: the daemon runs no command in an image yet")
+                .hint("--alone runs it without the daemon"));
+        }
         return crate::remote::run::main(&remote, flags, &caller);
     }
     if flags.tool.is_some() {
         return Err(no_daemon());
     }
     let paths = place::paths()?;
-    let program = program::find(flags, &template::shelf(&paths))?;
-    let plan = request::build(flags, &caller, program.as_ref())?;
+    let quiet = request::telling(flags) != Telling::Line;
+    let image = flags.image.as_deref();
+    let image = image.map(|name| image::find(&paths, name, !quiet)).transpose()?;
+    let program = match image {
+        // What it names is the image's.
+        Some(_) => None,
+        None => program::find(flags, &template::shelf(&paths))?,
+    };
+    let start = image.as_ref().map(|image| &image.start);
+    let plan = request::build(flags, &caller, program.as_ref(), start)?;
     let workspace = plan.workspace.as_deref().map(open_workspace).transpose()?;
     let out = plan
         .out
@@ -92,8 +105,16 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
         Some(single) => single.ordered(run.clone(), target, exec),
         None => (Request::run(run.clone(), target, exec), Vec::new()),
     };
-    let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).chain(supplied).collect();
+    let of_image = image.iter().flat_map(image::Chosen::descriptors);
+    let fds: Vec<BorrowedFd<'_>> = workspace
+        .iter()
+        .map(AsFd::as_fd)
+        .chain(of_image)
+        .chain(supplied)
+        .collect();
     let tag = client.call(request, &fds).map_err(place::client_fault)?;
+    // The supervisor has the lease now, and gives it up when it has seen the sandbox gone.
+    drop(image);
     let terminal = plan.exec.tty.is_some();
     let joint = Joint {
         print: plan.telling != Telling::Json,

@@ -13,6 +13,7 @@ use leasehold_core::limits::{Limit, LimitError, Limits, OnOutputLimit};
 use leasehold_core::quantity::{self, QuantityError};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode, base_environment};
 
+use super::image::Start;
 use super::program::Program;
 use crate::cli::{BoundaryFlags, LimitFlags, RunFlags};
 use crate::fault::Fault;
@@ -68,7 +69,7 @@ pub(crate) struct Plan {
     pub(crate) wait_cleanup: bool,
 }
 
-/// Makes the request; of a module, where there is one.
+/// Makes the request; of a module or in an image, where there is one.
 ///
 /// # Errors
 /// Names the flag, its value and the mend.
@@ -76,6 +77,7 @@ pub(crate) fn build(
     flags: &RunFlags,
     caller: &Caller<'_>,
     program: Option<&Program>,
+    image: Option<&Start>,
 ) -> Result<Plan, Fault> {
     boundary(&flags.boundary, program.is_some())?;
     let (mode, workspace) = workspace(flags.workspace.as_deref())?;
@@ -99,13 +101,15 @@ pub(crate) fn build(
             "`--workdir` is {directory:?}: an absolute path inside the sandbox is needed"
         )));
     }
+    let base = image.map_or_else(base_environment, image_environment);
     let exec = ExecSpec {
-        argv: match program {
-            Some(program) => program.argv.clone(),
-            None => texts(&flags.command, "command")?,
+        argv: match (program, image) {
+            (Some(program), _) => program.argv.clone(),
+            (None, Some(image)) if flags.command.is_empty() => image_command(image)?,
+            (None, _) => texts(&flags.command, "command")?,
         },
-        env: environment(&flags.env, caller, tty.is_some())?,
-        cwd: flags.workdir.clone(),
+        env: environment(base, &flags.env, caller, tty.is_some())?,
+        cwd: flags.workdir.clone().or_else(|| image_directory(image?)),
         tty,
         stdin: tty.is_none() && feeds_stdin(flags, caller.stdin),
         artifacts: flags.artifact.clone(),
@@ -113,7 +117,10 @@ pub(crate) fn build(
     };
     exec.check()?;
     Ok(Plan {
-        sandbox: sandbox(&flags.limits, flags.warm.as_deref(), mode)?,
+        sandbox: SandboxSpec {
+            image: image.map(|image| image.spec.clone()),
+            ..sandbox(&flags.limits, flags.warm.as_deref(), mode)?
+        },
         exec,
         workspace,
         out: flags.out.clone(),
@@ -154,6 +161,7 @@ pub(crate) fn sandbox(
         limits: limits(flags)?,
         workspace,
         warm,
+        image: None,
         allow_unenforced: flags.allow_unenforced,
     })
 }
@@ -371,16 +379,45 @@ pub(crate) fn texts(values: &[OsString], field: &str) -> Result<Vec<String>, Fau
     values.iter().map(|value| text(value, field)).collect()
 }
 
-/// The declared environment.
+/// The environment that an image declares, over what every command has.
+fn image_environment(image: &Start) -> BTreeMap<String, String> {
+    let path = base_environment().remove_entry("PATH");
+    let home = ("HOME".to_owned(), image.home.clone());
+    let own = image.process.env.iter().filter_map(|entry| {
+        let (name, value) = entry.split_once('=')?;
+        (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+    });
+    path.into_iter().chain([home]).chain(own).collect()
+}
+
+/// What an image runs where nobody names a command.
+fn image_command(image: &Start) -> Result<Vec<String>, Fault> {
+    let process = &image.process;
+    let argv: Vec<String> = process.entrypoint.iter().chain(&process.cmd).cloned().collect();
+    match argv.is_empty() {
+        true => Err(Fault::usage("the image names no command of its own")
+            .hint("name one: leasehold run --image IMAGE -- CMD")),
+        false => Ok(argv),
+    }
+}
+
+/// Where a command of an image begins, if the image says so.
+fn image_directory(image: &Start) -> Option<String> {
+    let directory = &image.process.working_dir;
+    (!directory.is_empty()).then(|| directory.clone())
+}
+
+/// The declared environment, over what is there without a word.
 ///
 /// # Errors
 /// Names the entry and the mend.
 pub(crate) fn environment(
+    base: BTreeMap<String, String>,
     named: &[OsString],
     caller: &Caller<'_>,
     tty: bool,
 ) -> Result<BTreeMap<String, String>, Fault> {
-    let mut env = base_environment();
+    let mut env = base;
     if tty {
         let term = (caller.env)(crate::env::TERM.name).and_then(|term| term.into_string().ok());
         env.insert(
@@ -431,6 +468,7 @@ mod tests {
                 stdin,
                 terminal,
             },
+            None,
             None,
         )
     }

@@ -1,0 +1,112 @@
+//! `--image`: the name is resolved to a digest once, in the store of this user, and what the supervisor needs of
+//! the image is put together. The layers go to it as one directory by descriptor, and the lease that keeps them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use leasehold_core::image::{ImageSpec, RootDirectory, User};
+use leasehold_image::ImageError;
+use leasehold_image::document::Process;
+use leasehold_image::store::Scope;
+use leasehold_image::store::plan::Lease;
+use leasehold_supervisor::paths::Paths;
+
+use crate::fault::Fault;
+use crate::voice::clean;
+use crate::{image, place, voice};
+
+/// Who a command is where the image names nobody.
+const OTHERWISE: User = User {
+    uid: 1_000,
+    gid: 1_000,
+};
+
+/// What of an image a request is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Start {
+    /// For the sandbox.
+    pub(crate) spec: ImageSpec,
+    /// How the image is started.
+    pub(crate) process: Process,
+    /// Where its command is at home.
+    pub(crate) home: String,
+}
+
+/// An image that is in use.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// What the request is made of.
+    pub(crate) start: Start,
+    layers: OwnedFd,
+    lease: Lease,
+}
+
+impl Chosen {
+    /// What goes with the request, in its order.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.layers.as_fd(), self.lease.as_fd()]
+    }
+}
+
+/// Finds the image of a name, a digest, or the first digits of one, and takes a lease on it.
+///
+/// # Errors
+/// When it is not here, or names a user that it does not know.
+pub(crate) fn find(paths: &Paths, name: &str, talk: bool) -> Result<Chosen, Fault> {
+    place::make(paths)?;
+    let store = image::below(paths.state())?;
+    let scope = Scope::host();
+    let found = store
+        .find(&scope, name)
+        .and_then(|image| store.mount_plan(&scope, &image.digest));
+    let plan = found.map_err(|error| absent(&error, name))?;
+    let told = |error: ImageError| image::fault(&error).about(about(name));
+    let account = plan.account(OTHERWISE).map_err(told)?;
+    let (user, home) = match plan.owners {
+        true => (account.user, account.home),
+        // All files are the caller's, and so is the command.
+        false => (OTHERWISE, None),
+    };
+    if talk && user.uid != account.user.uid {
+        voice::note(&format!(
+            "without root the command is user 1000, as all files of the image are, and not {}",
+            account.user.uid
+        ));
+    }
+    let spec = ImageSpec {
+        digest: plan.image,
+        layers: plan.layers,
+        root: RootDirectory {
+            mode: plan.root.mode,
+            uid: plan.root.uid,
+            gid: plan.root.gid,
+        },
+        owners: plan.owners,
+        user,
+        home: home.is_none(),
+    };
+    Ok(Chosen {
+        start: Start {
+            spec,
+            process: plan.config.process,
+            home: home.unwrap_or_else(|| "/home/user".to_owned()),
+        },
+        layers: store.layers().map_err(told)?,
+        lease: plan.lease,
+    })
+}
+
+fn about(name: &str) -> String {
+    format!("cannot run in image `{}`", clean(name))
+}
+
+/// An image that is not here is brought by one command.
+fn absent(error: &ImageError, name: &str) -> Fault {
+    let fault = image::fault(error).about(about(name));
+    match error {
+        ImageError::Absent(_) => fault.hint(format!(
+            "`leasehold image pull {}` brings it, `leasehold image load` takes it from a file",
+            clean(name)
+        )),
+        _ => fault,
+    }
+}
