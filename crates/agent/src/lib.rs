@@ -39,9 +39,7 @@ fn mode(arguments: &[String]) -> Option<Mode> {
     match words {
         ["init"] => Some(Mode::Init(None, Root::Template)),
         ["init", "--image"] => Some(Mode::Init(None, Root::Image)),
-        ["init", "--warm", "python"] => {
-            Some(Mode::Init(Some(warm::Warm::Python), Root::Template))
-        }
+        ["init", "--warm", "python"] => Some(Mode::Init(Some(warm::Warm::Python), Root::Template)),
         ["stub"] => Some(Mode::Stub),
         ["serve"] => Some(Mode::Serve),
         _ => None,

@@ -171,7 +171,10 @@ mod tests {
         ] {
             let told = admit(&host(maker), &spec(owners, user));
             let told = told.err().map(|error| error.message).unwrap_or_default();
-            assert!(told.contains(word) && told.is_empty() == word.is_empty(), "{told}");
+            assert!(
+                told.contains(word) && told.is_empty() == word.is_empty(),
+                "{told}"
+            );
         }
         let mut warm = spec(true, nobody);
         warm.warm = Some(Warm::Python);

@@ -311,7 +311,8 @@ impl Server {
         if let Err(error) = self.ledger.write(&entry) {
             log::failure("a ledger entry could not be written", &error);
         }
-        self.stuck.insert(entry.sandbox.clone(), Stuck::new(entry, image));
+        self.stuck
+            .insert(entry.sandbox.clone(), Stuck::new(entry, image));
         self.start_stuck();
     }
 

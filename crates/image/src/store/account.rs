@@ -72,7 +72,9 @@ impl MountPlan {
         let uid = match (number, &known) {
             (Some(uid), _) => uid,
             (None, Some(row)) => row.uid,
-            (None, None) => return Err(unknown(wanted, "/etc/passwd of the image has no such user")),
+            (None, None) => {
+                return Err(unknown(wanted, "/etc/passwd of the image has no such user"));
+            }
         };
         let gid = match group {
             None => known.as_ref().map_or(UNKNOWN_GROUP, |row| row.gid),
@@ -141,14 +143,18 @@ fn row(line: &[u8]) -> Option<Row<'_>> {
 
 fn home(row: &Row<'_>) -> Option<String> {
     let text = std::str::from_utf8(row.home).ok()?;
-    let good = text.starts_with('/') && text.len() <= HOME_BYTES && !text.contains(char::is_control);
+    let good =
+        text.starts_with('/') && text.len() <= HOME_BYTES && !text.contains(char::is_control);
     good.then(|| text.to_owned())
 }
 
 /// A file of `/etc`; empty where there is none that can be reached without a link.
 fn read(stack: &Stack, lower: &[PathBuf], name: &[u8]) -> Result<Vec<u8>> {
     let place = || lower.first().cloned().unwrap_or_default().join("etc");
-    let Found::Here(found) = stack.find(&[b"etc", name]).map_err(at("look up", place()))? else {
+    let Found::Here(found) = stack
+        .find(&[b"etc", name])
+        .map_err(at("look up", place()))?
+    else {
         return Ok(Vec::new());
     };
     if FileType::from_raw_mode(found.stat.st_mode) != FileType::RegularFile {

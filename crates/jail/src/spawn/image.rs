@@ -16,7 +16,7 @@ use rustix::mount::MountAttrFlags;
 use super::child::Plan;
 use super::spec::ImageSpec;
 use super::step::{At, Failed, MakeStep};
-use super::tree::Tree;
+use super::tree::{self, Tree};
 use super::userns::{Owner, Owners};
 use super::{etc, template, workspace};
 use crate::mount::{self, PLAIN, Reach};
@@ -41,6 +41,7 @@ pub(super) fn enter(mut tree: Tree, plan: &Plan<'_>, owners: Owners) -> Result<T
         return Ok(tree);
     };
     let layers = open_layers(&tree, plan, image, layers)?;
+    let before = tree::used(&tree.scratch).at(MakeStep::Scratch)?;
     let own = |uid, gid| plan.maker.of_image(order.spec.ids, uid, gid);
     let at_root = own(image.root.uid, image.root.gid);
     let root = stack(&tree, image, &layers, at_root, owners).at(MakeStep::ImageRoot)?;
@@ -50,6 +51,7 @@ pub(super) fn enter(mut tree: Tree, plan: &Plan<'_>, owners: Owners) -> Result<T
     if image.home {
         home(&root, of_root, owners.workload).at(MakeStep::ImageHome)?;
     }
+    tree::bound(&tree.scratch, order.spec.disk, before).at(MakeStep::Scratch)?;
     template::pivot(&root).at(MakeStep::ImagePivot)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     tree.root = rustix::fs::openat(CWD, c"/", flags, Mode::empty()).at(MakeStep::ImagePivot)?;
@@ -76,9 +78,7 @@ fn open_layers(
         directory_below(all.as_fd(), &name)
     };
     let layers = image.layers.iter().map(|layer| open(layer.to_string()));
-    layers
-        .collect::<Result<_, Errno>>()
-        .at(MakeStep::Layers)
+    layers.collect::<Result<_, Errno>>().at(MakeStep::Layers)
 }
 
 /// Stacks the layers and one on scratch. Gives the root, attached in the template.
@@ -135,7 +135,12 @@ fn names(root: &OwnedFd, owner: Owner) -> Result<(), Errno> {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
-        etc::write(etc.as_fd(), name, text.as_bytes(), Mode::from_raw_mode(0o644))?;
+        etc::write(
+            etc.as_fd(),
+            name,
+            text.as_bytes(),
+            Mode::from_raw_mode(0o644),
+        )?;
         rustix::fs::chownat(&etc, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     Ok(())

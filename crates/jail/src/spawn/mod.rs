@@ -32,8 +32,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 pub use self::spec::{
-    CGROUPS_MAX, CORES_MAX, DEADLINE_MAX, Disk, IdBlock, ImageSpec, Made, MakeFds, MakeSpec, Namespaces,
-    WORKLOAD_ID, Warm, WorkspaceMode,
+    CGROUPS_MAX, CORES_MAX, DEADLINE_MAX, Disk, IdBlock, ImageSpec, Made, MakeFds, MakeSpec,
+    Namespaces, WORKLOAD_ID, Warm, WorkspaceMode,
 };
 pub use self::step::{MakeStep, SpawnError};
 pub use self::userns::RootlessIds;

@@ -200,7 +200,12 @@ impl MakeSpec {
 
     fn check_image(&self, image: &ImageSpec) -> Result<(), SpawnError> {
         let most = u64::from(self.ids.count - 1);
-        bound("image.layers", image.layers.len() as u64, 1, LAYERS_MAX as u64)?;
+        bound(
+            "image.layers",
+            image.layers.len() as u64,
+            1,
+            LAYERS_MAX as u64,
+        )?;
         bound("image.root.mode", u64::from(image.root.mode), 0, 0o7777)?;
         for (field, id) in [
             ("image.root.uid", image.root.uid),

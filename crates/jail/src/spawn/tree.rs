@@ -39,9 +39,9 @@ const MASKING_FILE: &CStr = c"/sys/empty";
 const MASKING_DIRECTORY: &CStr = c"/sys/nothing";
 /// Directories of ours on scratch; they do not count against the limit of files.
 const OWN_INODES: u64 = 8;
-/// The same, and files, on the layer of a sandbox over its image, and what those files take.
-const IMAGE_INODES: u64 = 24;
-const IMAGE_BYTES: u64 = 3 * 4_096;
+/// Room for what we put on the layer of a sandbox over its image, until it is known what that came to.
+const IMAGE_INODES: u64 = 64;
+const IMAGE_BYTES: u64 = 1 << 20;
 /// Terminals a sandbox may have at one time.
 const TERMINALS_MAX: &CStr = c"16";
 /// Most files in `/dev/shm` for each megabyte, and at least.
@@ -223,6 +223,27 @@ fn new_proc(owners: Owners, single_uid: bool) -> Result<OwnedFd, Errno> {
     }
     let attributes = PLAIN | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     mount::create(c"proc", &options, attributes)
+}
+
+/// What is on the writable file system, in bytes and in files.
+pub(super) fn used(scratch: &OwnedFd) -> Result<(u64, u64), Errno> {
+    let seen = rustix::fs::fstatvfs(scratch)?;
+    let blocks = seen.f_blocks.saturating_sub(seen.f_bfree);
+    let files = seen.f_files.saturating_sub(seen.f_ffree);
+    Ok((blocks.saturating_mul(seen.f_frsize), files))
+}
+
+/// Bounds the writable file system where it is memory: the limits of the order are the workload's, so that what we
+/// put there for it since then does not count.
+pub(super) fn bound(scratch: &OwnedFd, disk: Disk, before: (u64, u64)) -> Result<(), Errno> {
+    let Disk::Tmpfs { bytes, inodes } = disk else {
+        return Ok(());
+    };
+    let now = used(scratch)?;
+    let bytes = bytes.saturating_add(now.0.saturating_sub(before.0));
+    let files = inodes.saturating_add(OWN_INODES + now.1.saturating_sub(before.1));
+    let (size, files) = scratch_options(bytes, files)?;
+    mount::reconfigure(scratch, &[(c"size", &size), (c"nr_inodes", &files)])
 }
 
 /// The file system on a disk image, from a process whose working directory is a `/proc`.

@@ -154,10 +154,7 @@ impl Owner {
 
     /// As the calls that give files away take them.
     pub(super) fn ids(self) -> (Option<Uid>, Option<Gid>) {
-        (
-            Some(Uid::from_raw(self.uid)),
-            Some(Gid::from_raw(self.gid)),
-        )
+        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
     }
 }
 

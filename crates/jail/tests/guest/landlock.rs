@@ -37,7 +37,11 @@ fn open(path: &str, write: bool) -> io::Result<std::fs::File> {
 fn both(act: impl Fn() -> i64) -> (i64, i64) {
     let with = answer(|| {
         rustix::thread::set_no_new_privs(true).unwrap();
-        Ruleset::workload(Root::Template).unwrap().unwrap().restrict().unwrap();
+        Ruleset::workload(Root::Template)
+            .unwrap()
+            .unwrap()
+            .restrict()
+            .unwrap();
         act()
     });
     (answer(&act), with)
@@ -153,7 +157,11 @@ fn nothing_leaves_the_scope() {
         let listener = listener.unwrap();
         let address = listener.local_addr().unwrap();
         answer(|| {
-            Ruleset::workload(Root::Template).unwrap().unwrap().restrict().unwrap();
+            Ruleset::workload(Root::Template)
+                .unwrap()
+                .unwrap()
+                .restrict()
+                .unwrap();
             number(UnixStream::connect_addr(&address)) | number(sys::kill(parent, 0))
         })
     };

@@ -7,7 +7,7 @@ use leasehold_core::image::{ImageSpec, RootDirectory, User};
 use leasehold_image::ImageError;
 use leasehold_image::document::Process;
 use leasehold_image::store::Scope;
-use leasehold_image::store::plan::Lease;
+use leasehold_image::store::plan::{At, Lease, MountPlan};
 use leasehold_supervisor::paths::Paths;
 
 use crate::fault::Fault;
@@ -59,6 +59,11 @@ pub(crate) fn find(paths: &Paths, name: &str, talk: bool) -> Result<Chosen, Faul
         .find(&scope, name)
         .and_then(|image| store.mount_plan(&scope, &image.digest));
     let plan = found.map_err(|error| absent(&error, name))?;
+    odd(&plan).map_or(Ok(()), |what| {
+        Err(Fault::usage(what)
+            .about(about(name))
+            .hint("make `/etc` a directory in the image, with nothing but files at these names"))
+    })?;
     let told = |error: ImageError| image::fault(&error).about(about(name));
     let account = plan.account(OTHERWISE).map_err(told)?;
     let (user, home) = match plan.owners {
@@ -92,6 +97,22 @@ pub(crate) fn find(paths: &Paths, name: &str, talk: bool) -> Result<Chosen, Faul
         },
         layers: store.layers().map_err(told)?,
         lease: plan.lease,
+    })
+}
+
+/// What of an image's root cannot be made good in the sandbox's own layer without hiding what is the image's. A link
+/// at another place of ours makes room for a directory.
+fn odd(plan: &MountPlan) -> Option<String> {
+    plan.facts.iter().find_map(|fact| {
+        let path = fact.path.as_str();
+        match (path, &fact.at) {
+            ("etc", At::Link(to)) => Some(format!("its `/etc` is a link to `{}`", clean(to))),
+            ("etc", At::File) => Some("its `/etc` is no directory".to_owned()),
+            ("etc/hosts" | "etc/hostname" | "etc/resolv.conf", At::Directory) => {
+                Some(format!("its `/{path}` is a directory"))
+            }
+            _ => None,
+        }
     })
 }
 

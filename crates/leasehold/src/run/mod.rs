@@ -60,8 +60,10 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
         && let Some(remote) = Remote::find(&place::paths()?)?
     {
         if flags.image.is_some() {
-            return Err(Fault::usage("`--image`: the daemon runs no command in an image yet")
-                .hint("--alone runs it without the daemon"));
+            return Err(
+                Fault::usage("`--image`: the daemon runs no command in an image yet")
+                    .hint("--alone runs it without the daemon"),
+            );
         }
         return crate::remote::run::main(&remote, flags, &caller);
     }
@@ -71,7 +73,9 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
     let paths = place::paths()?;
     let quiet = request::telling(flags) != Telling::Line;
     let image = flags.image.as_deref();
-    let image = image.map(|name| image::find(&paths, name, !quiet)).transpose()?;
+    let image = image
+        .map(|name| image::find(&paths, name, !quiet))
+        .transpose()?;
     let program = match image {
         // What it names is the image's.
         Some(_) => None,

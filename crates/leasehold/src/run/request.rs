@@ -393,7 +393,12 @@ fn image_environment(image: &Start) -> BTreeMap<String, String> {
 /// What an image runs where nobody names a command.
 fn image_command(image: &Start) -> Result<Vec<String>, Fault> {
     let process = &image.process;
-    let argv: Vec<String> = process.entrypoint.iter().chain(&process.cmd).cloned().collect();
+    let argv: Vec<String> = process
+        .entrypoint
+        .iter()
+        .chain(&process.cmd)
+        .cloned()
+        .collect();
     match argv.is_empty() {
         true => Err(Fault::usage("the image names no command of its own")
             .hint("name one: leasehold run --image IMAGE -- CMD")),
