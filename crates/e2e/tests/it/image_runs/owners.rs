@@ -145,3 +145,27 @@ fn an_ordinary_user_runs_in_an_image() {
     assert_eq!(again.out(), "/bin/yes\n", "{}", again.story());
     crate::record::assert_nothing_left(&instance);
 }
+
+/// With a range of ids init is another user than the command, and the image is the same.
+#[test]
+fn an_ordinary_user_with_a_range_runs_in_an_image() {
+    let test = "an_ordinary_user_with_a_range_runs_in_an_image";
+    let tools = ["setpriv", "unshare", "mount", "newuidmap", "newgidmap"].map(Need::Program);
+    let files = ["/etc/subuid", "/etc/subgid"].map(Need::Path);
+    if !can(test) || !need(test, &[&tools[..], &files[..]].concat()) {
+        return;
+    }
+    let instance = Instance::of(Who::Ordinary);
+    let _ = image(&instance, "tool:1", &["mkdir etc; touch of-0"], &[]);
+    let script = "id -u; stat -c %u /of-0 /tmp; echo x > /new && cat /new";
+    let args = ["run", "-q", "--image", "tool:1", "--", "sh", "-c", script];
+    let run = crate::crash::with_ranges(&instance, "1000:700000:65536\n", &args).wait(SOON);
+    assert_eq!(run.out(), "1000\n1000\n0\nx\n", "{}", run.story());
+    let record = instance.last_record();
+    assert_eq!(
+        record["contract"]["posture"]["single_uid"], false,
+        "{record:#}"
+    );
+    crate::record::assert_clean(&record);
+    crate::record::assert_nothing_left(&instance);
+}
