@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use leasehold_core::error::{ErrorKind, PublicError};
 use leasehold_core::image::{ImageSpec, User};
 use leasehold_core::spec::SandboxSpec;
+use leasehold_jail::spawn::{MakeStep, SpawnError};
 use rustix::fs::FileType;
+use rustix::io::Errno;
 
 use crate::admit::Host;
 use crate::connection::Connection;
@@ -104,6 +106,24 @@ pub(crate) fn admit(host: &Host, spec: &SandboxSpec) -> Result<(), PublicError> 
     }
 }
 
+/// Why an image cannot be a root here, in words that name the mend; nothing for any other failure.
+pub(crate) fn refusal(error: &SpawnError) -> Option<String> {
+    if error.errno() != Some(Errno::INVAL.raw_os_error()) {
+        return None;
+    }
+    let why = match error.step()? {
+        MakeStep::LayerOwners => {
+            "the image store is on a file system where this kernel cannot map owners, which an image needs as root: \
+             a state directory on ext4, xfs, btrfs or tmpfs can"
+        }
+        MakeStep::ImageRoot => {
+            "this kernel cannot stack the image's layers: that needs Linux 5.19 as root, 5.11 as an ordinary user"
+        }
+        _ => return None,
+    };
+    Some(why.to_owned())
+}
+
 /// Refuses an image where a sandbox is to wait for its command.
 ///
 /// # Errors
@@ -182,6 +202,23 @@ mod tests {
         let mut bad = spec(true, nobody);
         bad.image.as_mut().unwrap().layers.clear();
         assert!(admit(&host("root"), &bad).is_err());
+    }
+
+    #[test]
+    fn what_this_kernel_cannot_do_is_told_with_the_mend() {
+        let failed = |step, errno: Errno| SpawnError::Step {
+            step,
+            source: std::io::Error::from_raw_os_error(errno.raw_os_error()),
+        };
+        for (step, word) in [
+            (MakeStep::LayerOwners, "file system"),
+            (MakeStep::ImageRoot, "Linux 5.19"),
+        ] {
+            let told = refusal(&failed(step, Errno::INVAL)).unwrap();
+            assert!(told.contains(word), "{told}");
+            assert_eq!(refusal(&failed(step, Errno::NOSPC)), None);
+        }
+        assert_eq!(refusal(&failed(MakeStep::Proc, Errno::INVAL)), None);
     }
 
     #[test]

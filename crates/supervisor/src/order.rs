@@ -195,6 +195,7 @@ impl Server {
                     .and_then(|it| it.directory.as_ref());
                 let detail = directory
                     .and_then(|directory| crate::lend::refusal(directory.as_fd(), &error))
+                    .or_else(|| crate::image::refusal(&error))
                     .unwrap_or_else(|| stopped("it could not be made", &error));
                 self.not_made(key, detail);
             }

@@ -37,6 +37,12 @@ const STDIN_MAX: u64 = leasehold_control::request::STDIN_MAX as u64;
 /// When it was refused or the daemon cannot be reached; an end of the run itself is no error.
 pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Result<u8, Fault> {
     let begun = Instant::now();
+    if flags.image.is_some() {
+        return Err(
+            Fault::usage("`--image`: the daemon runs no command in an image yet")
+                .hint("--alone runs it without the daemon"),
+        );
+    }
     let (body, ticket) = body(remote, flags, caller)?;
     let telling = request::telling(flags);
     if telling == Telling::Line {

@@ -1,9 +1,11 @@
 //! `--image`: the name is resolved to a digest once, in the store of this user, and what the supervisor needs of
 //! the image is put together. The layers go to it as one directory by descriptor, and the lease that keeps them.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use leasehold_core::image::{ImageSpec, RootDirectory, User};
+use leasehold_core::spec::base_environment;
 use leasehold_image::ImageError;
 use leasehold_image::document::Process;
 use leasehold_image::store::Scope;
@@ -29,6 +31,39 @@ pub(crate) struct Start {
     pub(crate) process: Process,
     /// Where its command is at home.
     pub(crate) home: String,
+}
+
+impl Start {
+    /// The environment that the image declares, over what every command has.
+    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+        let path = base_environment().remove_entry("PATH");
+        let home = ("HOME".to_owned(), self.home.clone());
+        let own = self.process.env.iter().filter_map(|entry| {
+            let (name, value) = entry.split_once('=')?;
+            (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+        });
+        path.into_iter().chain([home]).chain(own).collect()
+    }
+
+    /// What it runs where nobody names a command.
+    ///
+    /// # Errors
+    /// When it names none.
+    pub(crate) fn command(&self) -> Result<Vec<String>, Fault> {
+        let own = self.process.entrypoint.iter().chain(&self.process.cmd);
+        let argv: Vec<String> = own.cloned().collect();
+        match argv.is_empty() {
+            true => Err(Fault::usage("the image names no command of its own")
+                .hint("name one: leasehold run --image IMAGE -- CMD")),
+            false => Ok(argv),
+        }
+    }
+
+    /// Where its command begins, if it says so.
+    pub(crate) fn directory(&self) -> Option<String> {
+        let directory = &self.process.working_dir;
+        (!directory.is_empty()).then(|| directory.clone())
+    }
 }
 
 /// An image that is in use.
@@ -129,5 +164,61 @@ fn absent(error: &ImageError, name: &str) -> Fault {
             clean(name)
         )),
         _ => fault,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::digest::Digest;
+
+    fn start(process: Process) -> Start {
+        let spec = ImageSpec {
+            digest: Digest::of(b"manifest"),
+            layers: Vec::new(),
+            root: RootDirectory {
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+            },
+            owners: true,
+            user: OTHERWISE,
+            home: true,
+        };
+        Start {
+            spec,
+            process,
+            home: "/home/user".to_owned(),
+        }
+    }
+
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_an_image_declares_goes_over_what_every_command_has() {
+        let bare = start(Process::default());
+        let names: Vec<String> = bare.environment().into_keys().collect();
+        assert_eq!(names, ["HOME", "PATH"]);
+        assert_eq!((bare.command().is_err(), bare.directory()), (true, None));
+        let full = start(Process {
+            env: texts(&["PATH=/opt", "A=b=c", "HOME=/srv", "broken", "=x", "EMPTY="]),
+            entrypoint: texts(&["tool"]),
+            cmd: texts(&["--help"]),
+            working_dir: "/srv".to_owned(),
+            user: String::new(),
+        });
+        let env: Vec<(String, String)> = full.environment().into_iter().collect();
+        let right = [
+            ("A", "b=c"),
+            ("EMPTY", ""),
+            ("HOME", "/srv"),
+            ("PATH", "/opt"),
+        ];
+        let right = right.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(env, right);
+        assert_eq!(full.command().unwrap(), ["tool", "--help"]);
+        assert_eq!(full.directory().as_deref(), Some("/srv"));
     }
 }

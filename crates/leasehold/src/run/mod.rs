@@ -35,6 +35,8 @@ use crate::fault::Fault;
 use crate::remote::{Remote, no_daemon};
 use crate::{env, place, template, voice};
 use follow::{Follow, From, Joint, Outcome};
+use image::Chosen;
+use program::Program;
 use request::{Caller, Plan, StdinKind, Telling};
 use signals::Signals;
 
@@ -59,28 +61,13 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
     if !flags.alone
         && let Some(remote) = Remote::find(&place::paths()?)?
     {
-        if flags.image.is_some() {
-            return Err(
-                Fault::usage("`--image`: the daemon runs no command in an image yet")
-                    .hint("--alone runs it without the daemon"),
-            );
-        }
         return crate::remote::run::main(&remote, flags, &caller);
     }
     if flags.tool.is_some() {
         return Err(no_daemon());
     }
     let paths = place::paths()?;
-    let quiet = request::telling(flags) != Telling::Line;
-    let image = flags.image.as_deref();
-    let image = image
-        .map(|name| image::find(&paths, name, !quiet))
-        .transpose()?;
-    let program = match image {
-        // What it names is the image's.
-        Some(_) => None,
-        None => program::find(flags, &template::shelf(&paths))?,
-    };
+    let (image, program) = named(flags, &paths)?;
     let start = image.as_ref().map(|image| &image.start);
     let plan = request::build(flags, &caller, program.as_ref(), start)?;
     let workspace = plan.workspace.as_deref().map(open_workspace).transpose()?;
@@ -109,7 +96,7 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
         Some(single) => single.ordered(run.clone(), target, exec),
         None => (Request::run(run.clone(), target, exec), Vec::new()),
     };
-    let of_image = image.iter().flat_map(image::Chosen::descriptors);
+    let of_image = image.iter().flat_map(Chosen::descriptors);
     let fds: Vec<BorrowedFd<'_>> = workspace
         .iter()
         .map(AsFd::as_fd)
@@ -119,19 +106,35 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
     let tag = client.call(request, &fds).map_err(place::client_fault)?;
     // The supervisor has the lease now, and gives it up when it has seen the sandbox gone.
     drop(image);
+    let follow = Follow::new(client, &signals, tag, run.clone(), joint(&plan));
+    match whole(follow, &paths, &run)? {
+        Some(record) => conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed()),
+        None => Ok(LEFT),
+    }
+}
+
+/// The image that a command is to run in, and the module that it is: one of them, or neither.
+fn named(flags: &RunFlags, paths: &Paths) -> Result<(Option<Chosen>, Option<Program>), Fault> {
+    match &flags.image {
+        // What the command names is of the image.
+        Some(name) => {
+            let talk = request::telling(flags) == Telling::Line;
+            Ok((Some(image::find(paths, name, talk)?), None))
+        }
+        None => Ok((None, program::find(flags, &template::shelf(paths))?)),
+    }
+}
+
+/// How a run of this plan is joined.
+fn joint(plan: &Plan) -> Joint {
     let terminal = plan.exec.tty.is_some();
-    let joint = Joint {
+    Joint {
         print: plan.telling != Telling::Json,
         feed: plan.exec.stdin || terminal,
         terminal,
         take_terminal: false,
         wait_cleanup: plan.wait_cleanup,
         from: From::Start,
-    };
-    let follow = Follow::new(client, &signals, tag, run.clone(), joint);
-    match whole(follow, &paths, &run)? {
-        Some(record) => conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed()),
-        None => Ok(LEFT),
     }
 }
 

@@ -101,26 +101,25 @@ pub(crate) fn build(
             "`--workdir` is {directory:?}: an absolute path inside the sandbox is needed"
         )));
     }
-    let base = image.map_or_else(base_environment, image_environment);
+    let base = image.map_or_else(base_environment, Start::environment);
     let exec = ExecSpec {
         argv: match (program, image) {
             (Some(program), _) => program.argv.clone(),
-            (None, Some(image)) if flags.command.is_empty() => image_command(image)?,
+            (None, Some(image)) if flags.command.is_empty() => image.command()?,
             (None, _) => texts(&flags.command, "command")?,
         },
         env: environment(base, &flags.env, caller, tty.is_some())?,
-        cwd: flags.workdir.clone().or_else(|| image_directory(image?)),
+        cwd: flags.workdir.clone().or_else(|| image?.directory()),
         tty,
         stdin: tty.is_none() && feeds_stdin(flags, caller.stdin),
         artifacts: flags.artifact.clone(),
         module: program.map(|program| program.spec.clone()),
     };
     exec.check()?;
+    let mut sandbox = sandbox(&flags.limits, flags.warm.as_deref(), mode)?;
+    sandbox.image = image.map(|image| image.spec.clone());
     Ok(Plan {
-        sandbox: SandboxSpec {
-            image: image.map(|image| image.spec.clone()),
-            ..sandbox(&flags.limits, flags.warm.as_deref(), mode)?
-        },
+        sandbox,
         exec,
         workspace,
         out: flags.out.clone(),
@@ -178,7 +177,7 @@ fn named<T>(flag: &str, value: Result<T, QuantityError>) -> Result<T, Fault> {
     value.map_err(|error| Fault::usage(format!("`--{flag}`: {error}")))
 }
 
-fn count<T: std::str::FromStr>(flag: &str, text: &str) -> Result<T, Fault> {
+pub(super) fn count<T: std::str::FromStr>(flag: &str, text: &str) -> Result<T, Fault> {
     text.parse().map_err(|_| {
         Fault::usage(format!(
             "`--{flag}`: `{}` is not a whole number",
@@ -305,17 +304,6 @@ fn boundary(flags: &BoundaryFlags, module: bool) -> Result<(), Fault> {
     }))
 }
 
-/// Instructions that `--fuel` names.
-///
-/// # Errors
-/// When it is no whole number from 1.
-pub(crate) fn fuel(text: &str) -> Result<u64, Fault> {
-    match count("fuel", text)? {
-        0 => Err(Fault::usage("`--fuel` is 0: at least 1 is needed")),
-        fuel => Ok(fuel),
-    }
-}
-
 /// The class that `--trust` names.
 ///
 /// # Errors
@@ -377,39 +365,6 @@ fn text(value: &OsStr, field: &str) -> Result<String, Fault> {
 /// Names the one that is no UTF-8.
 pub(crate) fn texts(values: &[OsString], field: &str) -> Result<Vec<String>, Fault> {
     values.iter().map(|value| text(value, field)).collect()
-}
-
-/// The environment that an image declares, over what every command has.
-fn image_environment(image: &Start) -> BTreeMap<String, String> {
-    let path = base_environment().remove_entry("PATH");
-    let home = ("HOME".to_owned(), image.home.clone());
-    let own = image.process.env.iter().filter_map(|entry| {
-        let (name, value) = entry.split_once('=')?;
-        (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
-    });
-    path.into_iter().chain([home]).chain(own).collect()
-}
-
-/// What an image runs where nobody names a command.
-fn image_command(image: &Start) -> Result<Vec<String>, Fault> {
-    let process = &image.process;
-    let argv: Vec<String> = process
-        .entrypoint
-        .iter()
-        .chain(&process.cmd)
-        .cloned()
-        .collect();
-    match argv.is_empty() {
-        true => Err(Fault::usage("the image names no command of its own")
-            .hint("name one: leasehold run --image IMAGE -- CMD")),
-        false => Ok(argv),
-    }
-}
-
-/// Where a command of an image begins, if the image says so.
-fn image_directory(image: &Start) -> Option<String> {
-    let directory = &image.process.working_dir;
-    (!directory.is_empty()).then(|| directory.clone())
 }
 
 /// The declared environment, over what is there without a word.

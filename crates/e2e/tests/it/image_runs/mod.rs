@@ -233,3 +233,20 @@ fn a_workspace_and_artifacts_belong_to_the_command() {
         told.story()
     );
 }
+
+/// A mount of as many layers as an image may have.
+#[test]
+fn an_image_of_most_layers_is_run() {
+    if !can("an_image_of_most_layers_is_run") {
+        return;
+    }
+    let instance = Instance::new();
+    let scripts: Vec<String> = (1..=126)
+        .map(|layer| format!("mkdir -p etc d; echo {layer} > top; echo {layer} > d/{layer}"))
+        .collect();
+    let layers: Vec<&str> = scripts.iter().map(String::as_str).collect();
+    let _ = image(&instance, "tool:1", &layers, &[]);
+    assert_eq!(self::layers(&instance).len(), 126);
+    let told = instance.sh(&["-q", "--image", "tool:1"], "cat /top /d/1; ls /d | wc -l");
+    assert_eq!(told.out(), "126\n1\n126\n", "{}", told.story());
+}
