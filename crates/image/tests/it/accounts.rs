@@ -19,7 +19,7 @@ const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/sh\n\
     wraps:x:4294967296:0::/:/bin/sh\n\
     minus:x:-1:0::/:/bin/sh\n\
     homeless:x:7:8::nowhere:/bin/sh\n\
-    person:x:1000:100::/home/person:/bin/sh\n\
+    person:x:1000:100::/people/one:/bin/sh\n\
     app:x:501:601::/second:/bin/sh\n";
 
 fn plan(ground: &Ground, layers: &[Vec<u8>]) -> MountPlan {
@@ -47,7 +47,7 @@ fn a_user_is_looked_up_in_the_image() {
     let mut plan = plan(&ground, &[layer]);
     let home = |text: &str| Some(text.to_owned());
     for (user, right) in [
-        ("", (1_000, 100, home("/home/person"))),
+        ("", (1_000, 100, home("/people/one"))),
         ("root", (0, 0, home("/root"))),
         ("app", (500, 600, home("/srv/app"))),
         ("500", (500, 600, home("/srv/app"))),

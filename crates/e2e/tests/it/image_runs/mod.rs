@@ -221,6 +221,11 @@ fn a_workspace_and_artifacts_belong_to_the_command() {
     }
     let own = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(work.join("out")).unwrap());
     assert_eq!(own, rustix::process::geteuid().as_raw());
+    // On files of the host no file of it comes to run as its owner, whatever the root is.
+    let place = format!("{at}:rw");
+    let flags = ["-q", "--image", "tool:1", "--workspace", &place];
+    let told = instance.sh(&flags, "chmod 4755 out || echo refused");
+    assert_eq!(told.out(), "refused\n", "{}", told.story());
     let place = format!("{at}:ro");
     let told = instance.sh(
         &["-q", "--image", "tool:1", "--workspace", &place],
