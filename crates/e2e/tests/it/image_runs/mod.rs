@@ -192,7 +192,8 @@ fn a_workspace_and_artifacts_belong_to_the_command() {
     let work = instance.scratch("work");
     instance.write(&work.join("in"), "given\n");
     let at = work.display().to_string();
-    let script = "stat -c %u:%g . in; cat in; echo made > out; mkdir d; stat -c %u:%g out";
+    let script = "stat -c %u:%g . in; cat in; echo made > out; mkdir d; stat -c %u:%g out; \
+        chmod 600 out; echo again > /dev/stdout";
     let out = instance.scratch("out").display().to_string();
     for mode in ["clone", "rw"] {
         let place = format!("{at}:{mode}");
@@ -210,7 +211,7 @@ fn a_workspace_and_artifacts_belong_to_the_command() {
         let told = instance.sh(&flags, script);
         assert_eq!(
             told.out(),
-            "33:44\n33:44\ngiven\n33:44\n",
+            "33:44\n33:44\ngiven\n33:44\nagain\n",
             "{mode}: {}",
             told.story()
         );
