@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
+use leasehold_jail::landlock::Root;
 use leasehold_jail::sharing::{Turns, spawn_sharing};
 use leasehold_jail::{posture, sys};
 use leasehold_protocol::guest::{CONTROL_LEN, Control, INIT_FD, STUB_FD, SetupStep, SignalTarget};
@@ -61,11 +62,11 @@ const COLLECT_MAX: usize = 256;
 
 /// Runs PID 1. Returns when the sandbox is to end.
 #[must_use]
-pub fn main(warm: Option<Warm>) -> ExitCode {
+pub fn main(warm: Option<Warm>, root: Root) -> ExitCode {
     let (Ok(control), Ok(socket)) = (sys::inherited(INIT_FD), sys::inherited(STUB_FD)) else {
         return ExitCode::FAILURE;
     };
-    match Init::set_up(control, socket, warm) {
+    match Init::set_up(control, socket, warm, root) {
         Ok(mut init) => init.run(),
         Err((control, (step, errno))) => {
             let step = step as u32;
@@ -85,8 +86,9 @@ impl Init {
         control: OwnedFd,
         socket: OwnedFd,
         warm: Option<Warm>,
+        root: Root,
     ) -> Result<Self, (OwnedFd, Failure)> {
-        match Self::prepare(&control, socket, warm) {
+        match Self::prepare(&control, socket, warm, root) {
             Ok((events, notice, stub, program)) => Ok(Self {
                 control,
                 events,
@@ -106,6 +108,7 @@ impl Init {
         control: &OwnedFd,
         socket: OwnedFd,
         warm: Option<Warm>,
+        root: Root,
     ) -> Result<(OwnedFd, OwnedFd, Pid, Option<OwnedFd>), Failure> {
         let in_loop = |errno: Errno| (SetupStep::Loop, errno.raw_os_error());
         rustix::io::fcntl_setfd(control, FdFlags::CLOEXEC).map_err(in_loop)?;
@@ -115,7 +118,7 @@ impl Init {
         posture::init().map_err(|error| (stub::setup_step(&error), error.errno()))?;
         let events = sys::child_events().map_err(|error| (SetupStep::Loop, io_errno(&error)))?;
         let (notice, ready) = pipe_with(PipeFlags::CLOEXEC).map_err(in_loop)?;
-        let stub = start_stub(socket, ready, warm)?;
+        let stub = start_stub(socket, ready, warm, root)?;
         Ok((events, notice, stub, program))
     }
 
@@ -266,9 +269,14 @@ impl Init {
 }
 
 /// Its ends of the socket and of the notice are closed here when it has them. Comes back when it waits.
-fn start_stub(socket: OwnedFd, ready: OwnedFd, warm: Option<Warm>) -> Result<Pid, Failure> {
+fn start_stub(
+    socket: OwnedFd,
+    ready: OwnedFd,
+    warm: Option<Warm>,
+    root: Root,
+) -> Result<Pid, Failure> {
     spawn_sharing(&TURNS, [socket, ready], move |[socket, ready]| {
-        stub::run(&socket, Some((&ready, &TURNS)), warm)
+        stub::run(&socket, Some((&ready, &TURNS)), warm, root)
     })
     .map_err(|error| (SetupStep::Stub, io_errno(&error)))
 }

@@ -13,13 +13,14 @@ pub mod warm;
 
 use std::process::ExitCode;
 
+use leasehold_jail::landlock::Root;
 use leasehold_jail::{posture, sys};
 use leasehold_protocol::guest::{INIT_FD, STUB_FD};
 
 /// What this process is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    Init(Option<warm::Warm>),
+    Init(Option<warm::Warm>, Root),
     Stub,
     Serve,
 }
@@ -36,8 +37,9 @@ fn mode(arguments: &[String]) -> Option<Mode> {
         [] => &[],
     };
     match words {
-        ["init"] => Some(Mode::Init(None)),
-        ["init", "--warm", "python"] => Some(Mode::Init(Some(warm::Warm::Python))),
+        ["init"] => Some(Mode::Init(None, Root::Template)),
+        ["init", "--image"] => Some(Mode::Init(None, Root::Image)),
+        ["init", "--warm", "python"] => Some(Mode::Init(Some(warm::Warm::Python), Root::Template)),
         ["stub"] => Some(Mode::Stub),
         ["serve"] => Some(Mode::Serve),
         _ => None,
@@ -52,9 +54,9 @@ pub fn main() -> ExitCode {
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
     match mode(&arguments) {
-        Some(Mode::Init(warm)) => init::main(warm),
+        Some(Mode::Init(warm, root)) => init::main(warm, root),
         Some(Mode::Stub) => match sys::inherited(STUB_FD) {
-            Ok(socket) => ExitCode::from(stub::run(&socket, None, None)),
+            Ok(socket) => ExitCode::from(stub::run(&socket, None, None, Root::Template)),
             Err(_) => ExitCode::from(USAGE),
         },
         Some(Mode::Serve) => match (posture::hide(), sys::inherited(INIT_FD)) {
@@ -80,17 +82,23 @@ mod tests {
 
     #[test]
     fn the_mode_is_one_of_the_arguments() {
-        assert_eq!(read(&["leasehold-agent", "init"]), Some(Mode::Init(None)));
-        assert_eq!(read(&["init"]), Some(Mode::Init(None)));
+        let plain = Some(Mode::Init(None, Root::Template));
+        assert_eq!(read(&["leasehold-agent", "init"]), plain);
+        assert_eq!(read(&["init"]), plain);
+        assert_eq!(
+            read(&["x", "init", "--image"]),
+            Some(Mode::Init(None, Root::Image))
+        );
         assert_eq!(
             read(&["x", "init", "--warm", "python"]),
-            Some(Mode::Init(Some(warm::Warm::Python)))
+            Some(Mode::Init(Some(warm::Warm::Python), Root::Template))
         );
         assert_eq!(read(&["x", "serve"]), Some(Mode::Serve));
         for words in [
             &["x"][..],
             &[],
             &["x", "init", "--warm"],
+            &["x", "init", "--image", "--warm"],
             &["x", "stub", "y"],
         ] {
             assert_eq!(read(words), None, "{words:?}");

@@ -11,6 +11,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use leasehold_jail::landlock::Root;
 use leasehold_jail::posture::{self, PostureError};
 use leasehold_jail::sharing::Turns;
 use leasehold_jail::sys;
@@ -81,11 +82,16 @@ fn posture_failure(error: &PostureError) -> Failure {
 
 /// Parks and becomes the command that comes over `socket`. Returns the status to end with when it
 /// could not. `init` is its notice and the turns with its memory, where the stub is its child; `warm` is
-/// an interpreter to wait in.
+/// an interpreter to wait in, `root` what it may write below.
 #[must_use]
-pub fn run(socket: &OwnedFd, init: Option<(&OwnedFd, &'static Turns)>, warm: Option<Warm>) -> u8 {
+pub fn run(
+    socket: &OwnedFd,
+    init: Option<(&OwnedFd, &'static Turns)>,
+    warm: Option<Warm>,
+    root: Root,
+) -> u8 {
     let (ready, turns) = init.unzip();
-    if let Err((step, errno)) = park() {
+    if let Err((step, errno)) = park(root) {
         tell(ready, step as u32, errno);
         return CANNOT;
     }
@@ -130,10 +136,10 @@ fn tell(ready: Option<&OwnedFd>, step: u32, errno: i32) {
 }
 
 /// Everything that does not depend on the command.
-fn park() -> Result<(), (SetupStep, i32)> {
+fn park(root: Root) -> Result<(), (SetupStep, i32)> {
     rustix::process::setsid().map_err(|errno| (SetupStep::Stub, errno.raw_os_error()))?;
     sys::reset_signals().map_err(|error| (SetupStep::Stub, io_errno(&error)))?;
-    posture::park_stub().map_err(|error| (setup_step(&error), error.errno()))
+    posture::park_stub(root).map_err(|error| (setup_step(&error), error.errno()))
 }
 
 /// Waits in an interpreter, as the workload already. Comes back only when it could not be started.

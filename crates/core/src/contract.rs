@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::image::ImageUse;
 use crate::isolation::Isolation;
 use crate::limits::{Limits, Resource};
 use crate::spec::{ModuleSpec, WorkspaceMode};
@@ -40,7 +41,8 @@ pub struct Posture {
     pub maker: String,
     /// First host user id of the leased range and its length; the range never contains 0.
     pub uid_range: (u32, u32),
-    /// One user id for our init and the workload, since no sub-uid range is there.
+    /// One user id for our init and the workload: no sub-uid range is there, or the command of an image is
+    /// its user 0.
     pub single_uid: bool,
     /// New namespaces.
     pub namespaces: Vec<String>,
@@ -97,6 +99,9 @@ pub struct Contract {
     /// The WebAssembly module that is run with these arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ModuleSpec>,
+    /// The image whose file system was the root; without one it was the host's system directories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageUse>,
     /// Names of the declared environment; values are not recorded.
     pub env_names: Vec<String>,
     /// What the posture builder applied.

@@ -12,6 +12,7 @@ pub mod end;
 pub mod error;
 pub mod event;
 pub mod id;
+pub mod image;
 pub mod isolation;
 pub mod lease;
 pub mod limits;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::error::{ErrorKind, PublicError};
+use crate::image::ImageSpec;
 use crate::limits::Limits;
 
 /// How the tree at `/workspace` comes to be.
@@ -74,6 +75,9 @@ pub struct SandboxSpec {
     /// A pre-warmed interpreter instead of the plain stub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<Warm>,
+    /// The image whose file system is its root, in the place of the host's system directories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageSpec>,
     /// Defaulted or asked limits that this host cannot enforce are let through and recorded.
     /// Only the local single-user command line may set it.
     #[serde(default)]

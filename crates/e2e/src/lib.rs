@@ -28,6 +28,6 @@ pub use daemon::{Answer, Daemon};
 pub use helper::c_helper;
 pub use instance::{Instance, Who};
 pub use inventory::Inventory;
-pub use registry::{Protection, Registry, busybox_layout, done, registry_program};
+pub use registry::{Protection, Registry, busybox_layout, done, image_layout, registry_program};
 pub use skips::{Need, need, skip};
 pub use wait::{patience, until};

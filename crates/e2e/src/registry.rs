@@ -186,30 +186,55 @@ openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days
 /// When a program that makes it fails.
 #[must_use]
 pub fn busybox_layout(folder: &Path, bytes: u64) -> String {
-    let script = format!(
+    let lower = "mkdir -p etc tmp; chmod 1777 tmp; \
+        echo root:x:0:0:root:/:/bin/sh > etc/passwd; echo removed > etc/removed";
+    let upper = format!("head -c {bytes} /dev/urandom > data; rm etc/removed; chown 33:33 data");
+    let config = [
+        "--config.cmd",
+        "/bin/sh",
+        "--config.env",
+        "A=b",
+        "--config.user",
+        "33",
+    ];
+    image_layout(folder, &[lower, &upper], &config)
+}
+
+/// A layout with an image at the tag `1`: a layer for each script, which is run in the image's root, the lowest
+/// first, and has busybox with all its names in `bin` to begin with; and what `umoci config` is told. Returns what
+/// `umoci` and `skopeo` call it.
+///
+/// # Panics
+/// When a program that makes it fails.
+#[must_use]
+pub fn image_layout(folder: &Path, layers: &[&str], config: &[&str]) -> String {
+    let shell = |script: &str, place: &Path| {
+        done(Command::new("sh").args(["-ec", script]).current_dir(place));
+    };
+    let root = folder.join("bundle/rootfs");
+    shell(
         r#"
 umoci init --layout layout
 umoci new --image layout:1
 umoci unpack --image layout:1 bundle
-mkdir -p bundle/rootfs/bin bundle/rootfs/etc bundle/rootfs/tmp
-chmod 1777 bundle/rootfs/tmp
+mkdir -p bundle/rootfs/bin
 cp "$(command -v busybox)" bundle/rootfs/bin/busybox
-for name in sh cat ls id mount; do ln -s busybox bundle/rootfs/bin/$name; done
-echo root:x:0:0:root:/:/bin/sh > bundle/rootfs/etc/passwd
-echo removed > bundle/rootfs/etc/removed
-umoci repack --refresh-bundle --image layout:1 bundle
-head -c {bytes} /dev/urandom > bundle/rootfs/data
-rm bundle/rootfs/etc/removed
-chown 33:33 bundle/rootfs/data
-umoci repack --image layout:1 bundle
-umoci config --image layout:1 --config.cmd /bin/sh --config.env A=b --config.user 33
-rm -rf bundle
-"#
+for name in $(busybox --list); do [ $name = busybox ] || ln -s busybox bundle/rootfs/bin/$name; done
+"#,
+        folder,
     );
-    done(
-        Command::new("sh")
-            .args(["-ec", &script])
-            .current_dir(folder),
-    );
+    for script in layers {
+        shell(script, &root);
+        shell(
+            "umoci repack --refresh-bundle --image layout:1 bundle",
+            folder,
+        );
+    }
+    shell("rm -rf bundle", folder);
+    if !config.is_empty() {
+        let mut set = Command::new("umoci");
+        set.args(["config", "--image", "layout:1"]).args(config);
+        done(set.current_dir(folder));
+    }
     format!("{}/layout:1", folder.display())
 }

@@ -10,7 +10,7 @@ pub const MANIFEST_BYTES: u64 = 4 * MIB;
 /// Most bytes of the configuration of an image.
 pub const CONFIG_BYTES: u64 = 8 * MIB;
 /// Most layers of an image: a mount has room for no more on one page.
-pub const LAYERS: usize = 126;
+pub const LAYERS: usize = leasehold_core::image::LAYERS_MAX;
 /// Most images in an index.
 pub const INDEX_ENTRIES: usize = 1_024;
 /// Longest name of an image or tag that is kept.
@@ -55,7 +55,7 @@ impl Limits {
     /// Longest component of a path in bytes, as file systems take it.
     pub const COMPONENT_BYTES: usize = 255;
     /// Highest owner that is kept.
-    pub const OWNER_MAX: u64 = 65_535;
+    pub const OWNER_MAX: u64 = leasehold_core::image::ID_MAX as u64;
 }
 
 impl Default for Limits {

@@ -2,7 +2,7 @@
 //!
 //! Two layers in a sandbox. [`Ruleset::scope`] goes on init and thereby on everything in the sandbox: no signal
 //! and no abstract socket leaves it. [`Ruleset::workload`] goes on what a stub becomes: it reads and
-//! executes everywhere and writes in a few places. A kernel without Landlock has [`abi`] 0; the host
+//! executes everywhere and writes in a few places, or in an image of its own. A kernel without Landlock has [`abi`] 0; the host
 //! says so in the result, and refuses where a contract asks for it. [`Ruleset::reading`] is for a
 //! helper of ours outside of it.
 
@@ -56,7 +56,17 @@ const BELOW_WRITABLE: u64 = BELOW
     | MAKE_REG
     | MAKE_SYM;
 
-/// Directories a workload may write below. One that is not there cannot be written anyway.
+/// What the root of a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// The template's, which nobody inside can write.
+    Template,
+    /// An image's, with a layer of the sandbox's own over it that takes what is written. `/proc`, `/sys` and `/dev`
+    /// are mounted read-only there too.
+    Image,
+}
+
+/// Directories a workload may write below, whatever its root is. One that is not there cannot be written anyway.
 pub const WRITABLE_DIRECTORIES: [&str; 5] =
     ["/workspace", "/tmp", "/var/tmp", "/dev/shm", "/home/user"];
 
@@ -182,11 +192,11 @@ impl Ruleset {
         Ok(Some(set))
     }
 
-    /// What a workload may do with files. `None` where the kernel has no Landlock.
+    /// What a workload may do with files, where it has such a root. `None` where the kernel has no Landlock.
     ///
     /// # Errors
     /// When the kernel takes no ruleset or rule, or a place is there but cannot be opened.
-    pub fn workload() -> Result<Option<Self>, LandlockError> {
+    pub fn workload(root: Root) -> Result<Option<Self>, LandlockError> {
         let handled = match abi() {
             0 => return Ok(None),
             abi => handled(abi),
@@ -196,7 +206,11 @@ impl Ruleset {
             handled_access_net: 0,
             scoped: 0,
         })?;
-        let rules = std::iter::once(("/", READ))
+        let below = match root {
+            Root::Template => READ,
+            Root::Image => WRITABLE,
+        };
+        let rules = std::iter::once(("/", below))
             .chain(WRITABLE_DIRECTORIES.map(|path| (path, WRITABLE)))
             .chain(DEVICES.map(|path| (path, DEVICE)))
             .chain([(TERMINALS, DEVICE)]);

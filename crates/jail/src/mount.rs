@@ -14,7 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags,
 };
 
 /// Whether a whole tree of mounts is meant or just the one.
@@ -56,6 +57,19 @@ pub fn create(
     }
     rustix::mount::fsconfig_create(context.as_fd())?;
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// Sets options of a filesystem anew, by a descriptor of the root of a mount of it.
+///
+/// # Errors
+/// As `fspick(2)` and `fsconfig(2)`.
+pub fn reconfigure(root: impl AsFd, options: &[(&CStr, &CStr)]) -> Result<(), Errno> {
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+    let context = rustix::mount::fspick(root.as_fd(), c"", flags)?;
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(context.as_fd(), *key, *value)?;
+    }
+    rustix::mount::fsconfig_reconfigure(context.as_fd())
 }
 
 /// Opens what is at `path` below `root` as a place (`O_PATH`), following no link on the way.
@@ -144,6 +158,16 @@ pub fn attach_child(tree: impl AsFd, parent: impl AsFd, name: &CStr) -> Result<(
 /// As `mount(2)`.
 pub fn bind(source: &CStr, target: &CStr) -> Result<(), Errno> {
     rustix::mount::mount_bind(source, target)
+}
+
+/// Mounts layers as one file system at an absolute path of our own making. The one call whose options may have a
+/// whole page, which the names of many layers need.
+///
+/// # Errors
+/// As `mount(2)`: `EINVAL` also where the kernel cannot stack these.
+pub fn overlay(target: &CStr, options: &CStr) -> Result<(), Errno> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount(c"overlay", target, c"overlay", flags, options)
 }
 
 /// Detaches what is mounted at an absolute path of our own making, with all below it.

@@ -15,7 +15,7 @@ use rustix::process::{
 use rustix::thread::{CapabilitySet, set_no_new_privs, set_thread_res_gid, set_thread_res_uid};
 use sha2::{Digest as _, Sha256};
 
-use crate::landlock::{self, LandlockError, Ruleset};
+use crate::landlock::{self, LandlockError, Root, Ruleset};
 use crate::seccomp::{Program, SeccompError};
 use crate::{caps, rlimit, sys};
 
@@ -143,18 +143,19 @@ fn restrict(rules: Result<Option<Ruleset>, LandlockError>) -> Result<(), Posture
 /// The first step that failed.
 pub fn agent() -> Result<(), PostureError> {
     hide()?;
-    restrict(Ruleset::workload())
+    // No agent is started in a sandbox of an image.
+    restrict(Ruleset::workload(Root::Template))
 }
 
-/// Step two, for a child of init: the Landlock rules of a workload, its fixed resource limits, an
+/// Step two, for a child of init: the Landlock rules of a workload with such a root, its fixed resource limits, an
 /// empty bounding set, locked securebits, no capability but the change of identity, and on files of
 /// the host no file that runs as its owner. Nothing here depends on what the process will become.
 /// What is left of step three is [`become_user`].
 ///
 /// # Errors
 /// The first step that failed.
-pub fn park_stub() -> Result<(), PostureError> {
-    restrict(Ruleset::workload())?;
+pub fn park_stub(root: Root) -> Result<(), PostureError> {
+    restrict(Ruleset::workload(root))?;
     keep_set_id_off_host_files()?;
     park(caps::STUB)
 }
@@ -206,7 +207,7 @@ fn works_on_host_files() -> Result<bool, Errno> {
         Err(Errno::NOENT) => return Ok(false),
         Err(errno) => return Err(errno),
     };
-    let scratch = rustix::fs::stat(c"/home/user").map(|stat| stat.st_dev);
+    let scratch = rustix::fs::stat(c"/tmp").map(|stat| stat.st_dev);
     Ok(scratch != Ok(workspace.st_dev))
 }
 

@@ -107,7 +107,7 @@ pub(crate) struct LimitFlags {
     /// Memory of the whole sandbox, such as 512M; no swap [default: 512M]
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
-    /// Bytes below /workspace, /tmp and /home/user [default: 256M, at most half the memory]
+    /// Bytes below /workspace, /tmp and /home/user, or anywhere in an image [default: 256M, at most half the memory]
     #[arg(long, value_name = "SIZE")]
     pub(crate) disk: Option<String>,
     /// Files and directories on that disk [default: 65536]
@@ -159,6 +159,9 @@ Environment inside: PATH, HOME, USER, LOGNAME, LANG (and TERM with --tty) and wh
 With --json the command's own output is not printed: the record comes on standard output at the
 end and says where the logs are. Through a daemon it is the run as HTTP answers it (docs/API.md);
 --alone gives the other form always.
+In an image: its variables, directory and user count where no flag says otherwise; the command is
+looked up by its PATH, and is user 1000 where it names none. Its user 0 has no capability either.
+What is written anywhere goes to --disk and is gone afterwards.
 WebAssembly: a module starts no process and has no terminal. Through a daemon it has /workspace only
 with --workspace, --artifact or --workdir /workspace, which take it a sandbox of its own; without
 them it is one of many in a process of its tenant's, and starts in a fraction of a millisecond.
@@ -172,10 +175,11 @@ Examples:
   leasehold run --workspace data:ro --artifact 'out/*.csv' --out . -- sh job.sh
   leasehold run --isolation wasm -- tool.wasm in.txt
   leasehold run --interpreter python -- script.py
+  leasehold run --image debian:12 -- cat /etc/os-release
   leasehold run -it -- bash")]
 pub(crate) struct RunFlags {
     /// The command and its arguments, after `--`
-    #[arg(last = true, required_unless_present_any = ["tool", "interpreter"], value_name = "CMD")]
+    #[arg(last = true, required_unless_present_any = ["tool", "interpreter", "image"], value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
     /// Run a published tool instead of a command: NAME or NAME@VERSION (needs a daemon)
     #[arg(long, value_name = "TOOL", group = "leaves", conflicts_with_all = ["command", "alone", "tty", "workdir"])]
@@ -183,6 +187,10 @@ pub(crate) struct RunFlags {
     /// Input of the tool: JSON, @FILE, or - for standard input [default: {}]
     #[arg(long, value_name = "JSON", requires = "tool")]
     pub(crate) input: Option<String>,
+    /// Run in the file system of an image that is here (`leasehold image`), in place of this host's system
+    /// directories: a name, a digest, or its first digits. Without a command, the image's own
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["tool", "interpreter", "warm", "fuel", "deterministic"])]
+    pub(crate) image: Option<String>,
     /// Use no daemon, even if one is there
     #[arg(long)]
     pub(crate) alone: bool,
@@ -198,7 +206,7 @@ pub(crate) struct RunFlags {
     /// Environment inside: NAME=VALUE, or NAME alone for the value here
     #[arg(short = 'e', long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
-    /// Working directory inside [default: /workspace]
+    /// Working directory inside [default: the image's, else /workspace]
     #[arg(short = 'w', long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// Directory at /workspace: DIR or DIR:clone (copy on write, thrown away), DIR:ro, or DIR:rw

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::socket::{FrameError, frame};
 
 /// Version of this protocol. Both sides refuse another one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Name of the copy of a collected file below `runs/<run>/artifacts` of the state directory; `place` is
 /// that of its row in the record.
@@ -81,6 +81,7 @@ pub enum Request {
         version: u32,
     },
     /// Run one command. Descriptors, in this order: the workspace directory, where the mode needs one; the
+    /// directory of an image's unpacked layers and the lease that keeps them, where the sandbox has an image; the
     /// supplied program; what is passed to it.
     /// Answers: `Accepted` (or `Refused`), then `Stage` and `Output`, then `Ended`, then `Cleaned`.
     Run {
@@ -109,7 +110,7 @@ pub enum Request {
         /// Without the grace between TERM and KILL.
         at_once: bool,
     },
-    /// Make a sandbox and leave it parked. A workspace directory as for `Run`. Answer: `Provisioned`.
+    /// Make a sandbox and leave it parked; none with an image. A workspace directory as for `Run`. Answer: `Provisioned`.
     Provision {
         /// Which.
         sandbox: SandboxSpec,

@@ -5,6 +5,7 @@
 
 use leasehold_core::contract::{Contract, Enforced, Enforcement, HostPosture, Posture};
 use leasehold_core::error::{ErrorKind, PublicError};
+use leasehold_core::image::ImageUse;
 use leasehold_core::isolation::Isolation;
 use leasehold_core::limits::{Limits, Resource};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, WorkspaceMode};
@@ -101,6 +102,7 @@ pub(crate) fn admit(
         };
         return Err(PublicError::new(ErrorKind::Invalid, message));
     }
+    crate::image::admit(host, spec)?;
     let image = !limits.disk_fits_memory();
     let mut enforcement = Vec::new();
     let shared = spec.workspace == WorkspaceMode::ReadWrite;
@@ -175,7 +177,7 @@ fn refusal(which: Resource, reason: &str) -> PublicError {
 pub(crate) fn contract(
     host: &Host,
     admitted: &Admitted,
-    workspace: WorkspaceMode,
+    spec: &SandboxSpec,
     exec: &ExecSpec,
     uid_range: Option<(u32, u32)>,
     supplied: Option<&Supplied>,
@@ -211,10 +213,14 @@ pub(crate) fn contract(
         isolation_reason: reason.to_owned(),
         limits: admitted.limits.clone(),
         enforcement,
-        workspace,
+        workspace: spec.workspace,
         network: "none".to_owned(),
         argv: exec.argv.clone(),
         program: exec.module.clone(),
+        image: spec.image.as_ref().map(|image| ImageUse {
+            digest: image.digest,
+            user: image.user,
+        }),
         env_names: exec.env.keys().cloned().collect(),
         posture: Posture {
             uid_range: uid_range.unwrap_or(host.posture.uid_range),
@@ -358,7 +364,7 @@ mod tests {
         let contract = contract(
             &Host::default(),
             &admitted,
-            spec.workspace,
+            &spec,
             &exec,
             Some((7, 9)),
             None,

@@ -16,7 +16,7 @@ use leasehold_protocol::guest::Control;
 use leasehold_protocol::supervisor::{Call, Event, Request, SandboxStatus, VERSION};
 
 use crate::admit::{Beside, admit};
-use crate::make::group_limits;
+use crate::make::{Came, group_limits};
 use crate::sandbox::Role;
 use crate::server::{Server, Timer};
 use crate::source::Key;
@@ -187,10 +187,16 @@ impl Server {
 
     fn provision(&mut self, (from, tag): (Key, u64), spec: SandboxSpec, held: bool) -> Answer {
         let directory = self.directory(from, &spec)?;
+        crate::image::take(self.connections.get_mut(&from), &spec)?;
+        crate::image::refuse_parked(&spec)?;
         self.room()?;
         let admitted = admit(&self.host, &spec, directory.is_some(), Beside::NOTHING)?;
         let role = Role::Provisioned(Some((from, tag)));
-        let made = self.make(new_sandbox_id(), spec, admitted, role, None, directory);
+        let came = Came {
+            directory,
+            image: None,
+        };
+        let made = self.make(new_sandbox_id(), spec, admitted, role, None, came);
         let key = made.map_err(|detail| {
             refuse(
                 ErrorKind::Unavailable,

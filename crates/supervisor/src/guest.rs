@@ -243,7 +243,7 @@ impl Server {
                 let contract = crate::admit::contract(
                     &self.host,
                     &sandbox.admitted,
-                    sandbox.spec.workspace,
+                    &sandbox.spec,
                     &exec,
                     sandbox.leased_range(),
                     None,

@@ -18,6 +18,7 @@ mod failpoint;
 mod guest;
 mod held;
 mod heritage;
+mod image;
 mod kept;
 pub mod ledger;
 mod left;

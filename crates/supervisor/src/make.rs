@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::admit::{Admitted, Host};
 use crate::calls::unix_ms;
+use crate::image::ImageFds;
 use crate::ledger::Entry;
 use crate::log;
 use crate::sandbox::{Role, Sandbox};
@@ -67,6 +68,15 @@ pub(crate) fn stopped(what: &str, error: &dyn std::error::Error) -> Stopped {
     text
 }
 
+/// Descriptors that a sandbox is made of.
+#[derive(Debug, Default)]
+pub(crate) struct Came {
+    /// The host directory of its workspace.
+    pub(crate) directory: Option<OwnedFd>,
+    /// Its image.
+    pub(crate) image: Option<ImageFds>,
+}
+
 impl Server {
     /// Begins to make a sandbox; it is parked later, when its init and stub say so. The caller notes
     /// whose it is and then has it ordered ([`Server::order_waiting`]), which may fail it at once.
@@ -80,11 +90,11 @@ impl Server {
         admitted: Admitted,
         role: Role,
         run: Option<RunId>,
-        directory: Option<OwnedFd>,
+        came: Came,
     ) -> Result<Key, Stopped> {
         let key = self.new_key();
         let mut sandbox = Sandbox::new(id, spec, admitted, role);
-        let built = self.build(key, &mut sandbox, run, directory);
+        let built = self.build(key, &mut sandbox, run, came);
         sandbox.making = built.is_ok();
         self.sandbox_ids.insert(sandbox.id.clone(), key);
         self.sandboxes.insert(key, sandbox);
@@ -102,7 +112,7 @@ impl Server {
         key: Key,
         sandbox: &mut Sandbox,
         run: Option<RunId>,
-        directory: Option<OwnedFd>,
+        came: Came,
     ) -> Result<(), Stopped> {
         self.enter_ledger(sandbox, run)?;
         sandbox.act(Action::Create);
@@ -128,7 +138,8 @@ impl Server {
         } else {
             self.waiting.push_back(key);
         }
-        sandbox.directory = directory;
+        sandbox.directory = came.directory;
+        sandbox.rootfs = came.image;
         Ok(())
     }
 
@@ -213,10 +224,10 @@ impl Server {
         id: SandboxId,
         spec: SandboxSpec,
         admitted: Admitted,
-        directory: Option<OwnedFd>,
+        came: Came,
     ) {
         let name = self.runs.get(&run).map(|run| run.record.run.clone());
-        let made = self.make(id, spec, admitted, Role::Run(run), name, directory);
+        let made = self.make(id, spec, admitted, Role::Run(run), name, came);
         let Some(run) = self.runs.get_mut(&run) else {
             return;
         };

@@ -135,6 +135,11 @@ impl Server {
             stub: stub_end.as_fd(),
             workspace: directory.map(AsFd::as_fd),
             disk: device.map(|device| device.device.as_fd()),
+            layers: sandbox
+                .rootfs
+                .as_ref()
+                .and_then(|rootfs| rootfs.layers.as_ref())
+                .map(AsFd::as_fd),
             cgroup: sandbox.group.as_ref().and_then(Group::into_cgroup),
             cgroup_procs: &groups,
         };
@@ -190,6 +195,7 @@ impl Server {
                     .and_then(|it| it.directory.as_ref());
                 let detail = directory
                     .and_then(|directory| crate::lend::refusal(directory.as_fd(), &error))
+                    .or_else(|| crate::image::refusal(&error))
                     .unwrap_or_else(|| stopped("it could not be made", &error));
                 self.not_made(key, detail);
             }
@@ -202,6 +208,9 @@ impl Server {
         };
         sandbox.making = false;
         sandbox.directory = None;
+        if let Some(rootfs) = &mut sandbox.rootfs {
+            rootfs.layers = None;
+        }
         sandbox.made = Some(made);
         if sandbox.killed {
             sandbox.kill();
@@ -374,7 +383,9 @@ impl Server {
         if let Some(contract) = &mut run.record.contract {
             let posture = &mut contract.posture;
             posture.uid_range = sandbox.leased_range().unwrap_or(posture.uid_range);
-            posture.single_uid = sandbox.made.as_ref().is_some_and(|made| made.single_uid);
+            let shared = crate::image::user(&sandbox.spec).uid == 0;
+            posture.single_uid =
+                shared || sandbox.made.as_ref().is_some_and(|made| made.single_uid);
         }
     }
 }
@@ -435,6 +446,7 @@ fn order(sandbox: &Sandbox, directory: Option<&OwnedFd>) -> io::Result<MakeSpec>
         shm_bytes: (limits.memory_bytes.value / 2).min(SHM_MAX),
         workspace: sandbox.spec.workspace,
         warm: sandbox.spec.warm,
+        image: sandbox.spec.image.clone(),
         caller_uid,
         caller_gid,
         deadline: order_bound(sandbox),

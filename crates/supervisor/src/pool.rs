@@ -14,7 +14,7 @@ use leasehold_protocol::supervisor::Event;
 use crate::admit::{Admitted, Beside, admit};
 use crate::calls::new_sandbox_id;
 use crate::log;
-use crate::make::group_limits;
+use crate::make::{Came, group_limits};
 use crate::run::Exec;
 use crate::sandbox::Role;
 use crate::server::{Server, Timer};
@@ -60,6 +60,8 @@ impl Pool {
 /// Whether a slot made for `pool` can serve `wanted`.
 fn fits(pool: &SandboxSpec, have: &Limits, wanted: &SandboxSpec, limits: &Limits) -> bool {
     pool.warm == wanted.warm
+        // A slot has the root it was made with, which is no image's.
+        && wanted.image.is_none()
         && wanted.workspace == WorkspaceMode::Ephemeral
         && have.same_slot(limits)
 }
@@ -82,6 +84,7 @@ impl Server {
             let message = "a pool holds sandboxes with an ephemeral workspace only";
             return Err(PublicError::new(ErrorKind::Invalid, message));
         }
+        crate::image::refuse_parked(&spec)?;
         let room = self.capacity as u64;
         if count > SLOTS_MAX || u64::from(count) > room {
             let most = u64::from(SLOTS_MAX).min(room);
@@ -340,7 +343,7 @@ impl Server {
             admitted,
             Role::Pool(key),
             None,
-            None,
+            Came::default(),
         );
         let Some(pool) = self.pool_mut(key) else {
             return;

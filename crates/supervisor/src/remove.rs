@@ -14,6 +14,7 @@ use leasehold_jail::failpoint;
 use leasehold_protocol::supervisor::Event;
 
 use crate::calls::unix_ms;
+use crate::image::ImageFds;
 use crate::ledger::Entry;
 use crate::log;
 use crate::sandbox::Role;
@@ -33,6 +34,8 @@ const STUCK_AFTER_MAX: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(crate) struct Stuck {
     pub(crate) entry: Entry,
+    /// The image that its processes may still have as their root.
+    _image: Option<ImageFds>,
     /// Attempts since.
     tries: u32,
     /// When the next one is due.
@@ -40,9 +43,10 @@ pub(crate) struct Stuck {
 }
 
 impl Stuck {
-    pub(crate) fn new(entry: Entry) -> Self {
+    pub(crate) fn new(entry: Entry, image: Option<ImageFds>) -> Self {
         Self {
             entry,
+            _image: image,
             tries: 0,
             due: Instant::now() + STUCK_AFTER,
         }
@@ -225,7 +229,8 @@ impl Server {
         } else {
             Action::Quarantine
         });
-        self.close_entry(&sandbox, observed.clean());
+        let image = sandbox.rootfs.take();
+        self.close_entry(&sandbox, image, observed.clean());
         for (from, tag, _) in sandbox.agents {
             let error = leasehold_core::error::PublicError::new(
                 leasehold_core::error::ErrorKind::Unavailable,
@@ -273,7 +278,12 @@ impl Server {
         }
     }
 
-    fn close_entry(&mut self, sandbox: &crate::sandbox::Sandbox, clean: bool) {
+    fn close_entry(
+        &mut self,
+        sandbox: &crate::sandbox::Sandbox,
+        image: Option<ImageFds>,
+        clean: bool,
+    ) {
         if clean {
             if let Err(error) = self.ledger.retire(&sandbox.id, &mut self.spares) {
                 log::failure("a ledger entry could not be removed", &error);
@@ -301,7 +311,8 @@ impl Server {
         if let Err(error) = self.ledger.write(&entry) {
             log::failure("a ledger entry could not be written", &error);
         }
-        self.stuck.insert(entry.sandbox.clone(), Stuck::new(entry));
+        self.stuck
+            .insert(entry.sandbox.clone(), Stuck::new(entry, image));
         self.start_stuck();
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use leasehold_core::id::SandboxId;
+use leasehold_core::image::User;
 use leasehold_core::sandbox::state::{self, Action, State};
 use leasehold_core::spec::SandboxSpec;
 use leasehold_jail::cgroup::{Group, OomWatch};
@@ -16,13 +17,11 @@ use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::admit::Admitted;
 use crate::collector::lookout::Lookout;
+use crate::image::{self, ImageFds};
 use crate::records::Blank;
 use crate::scratch::{Formatting, Image};
 use crate::source::Key;
 use crate::streams::Streams;
-
-/// User and group id of the workload inside its block.
-const WORKLOAD: u32 = 1_000;
 
 /// For whom a sandbox is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +71,8 @@ pub(crate) struct Sandbox {
     pub(crate) tries: u32,
     /// The host directory of its workspace, until it is made.
     pub(crate) directory: Option<OwnedFd>,
+    /// The image that is its root.
+    pub(crate) rootfs: Option<ImageFds>,
     /// Who looks after a read-write workspace.
     pub(crate) lookout: Option<Lookout>,
     /// Host cores it may run on.
@@ -123,6 +124,7 @@ impl Sandbox {
             making: false,
             tries: 0,
             directory: None,
+            rootfs: None,
             lookout: None,
             cores: Vec::new(),
             tasks: Vec::new(),
@@ -188,13 +190,16 @@ impl Sandbox {
     }
 
     fn new_streams(&self) -> std::io::Result<Streams> {
-        Streams::make(self.leased_range().map(|(base, _)| base + WORKLOAD))
+        Streams::make(self.leased_range().map(|_| self.workload_ids()))
     }
 
     /// Host ids of its workload: an ordinary user's has the user's own, root's those of its block.
     pub(crate) fn workload_ids(&self) -> (u32, u32) {
         match self.leased_range() {
-            Some((base, _)) => (base + WORKLOAD, base + WORKLOAD),
+            Some((base, _)) => {
+                let User { uid, gid } = image::user(&self.spec);
+                (base + uid, base + gid)
+            }
             None => (
                 rustix::process::geteuid().as_raw(),
                 rustix::process::getegid().as_raw(),

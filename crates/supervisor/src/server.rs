@@ -34,7 +34,7 @@ use crate::start::SpawnerSeed;
 use crate::timer::Timers;
 use crate::uids::Uids;
 
-/// Descriptors one sandbox holds that waits for its run or has one, rounded up, a program that came along with all it is passed included; the descriptor limit is divided by it.
+/// Descriptors one sandbox holds that waits for its run or has one, rounded up, an image or a program that came along with all it is passed included; the descriptor limit is divided by it.
 pub(crate) const FDS_PER_SANDBOX: u64 = 28;
 /// Bytes moved from a pipe to its spool in one go.
 const BUFFER: usize = 128 << 10;
@@ -184,7 +184,7 @@ impl Server {
         let stuck = parts
             .stuck
             .into_iter()
-            .map(|entry| (entry.sandbox.clone(), Stuck::new(entry)))
+            .map(|entry| (entry.sandbox.clone(), Stuck::new(entry, None)))
             .collect();
         let server = Self {
             paths: parts.paths,

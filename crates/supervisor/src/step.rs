@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use leasehold_core::end::{CancelledBy, LimitHit};
+use leasehold_core::image::User;
 use leasehold_core::limits::{OnDenied, Resource};
 use leasehold_core::stage::Stage;
 use leasehold_jail::failpoint;
@@ -26,6 +27,7 @@ use leasehold_protocol::socket::send_with_fds;
 use leasehold_protocol::supervisor::Event;
 use rustix::io::fcntl_dupfd_cloexec;
 
+use crate::image;
 use crate::run::Exec;
 use crate::server::{Server, Timer};
 use crate::source::{Key, Source};
@@ -34,8 +36,6 @@ use crate::supplied::Supply;
 
 /// Most time for output that is held open after the command ended.
 const DRAIN: Duration = Duration::from_secs(1);
-/// User and group id of the workload inside.
-const WORKLOAD: (u32, u32) = (1_000, 1_000);
 /// Longest pause between two looks at processor time and disk.
 const WATCH_MAX: Duration = Duration::from_millis(250);
 /// Shortest such pause for the sake of the disk: how full it was is not told afterwards.
@@ -197,6 +197,9 @@ impl Server {
             .and_then(|sandbox| self.sandboxes.get_mut(&sandbox));
         let piped = sandbox.as_mut().filter(|_| run.exec.tty.is_none());
         let streams = piped.map(|sandbox| sandbox.take_streams());
+        let User { uid, gid } = sandbox
+            .as_ref()
+            .map_or(image::WORKLOAD, |sandbox| image::user(&sandbox.spec));
         let admitted = sandbox.map(|sandbox| &sandbox.admitted);
         let bytes = |text: &String| text.as_bytes().to_vec();
         let pair = |(name, value): (&String, &String)| format!("{name}={value}").into_bytes();
@@ -214,7 +217,7 @@ impl Server {
             argv: argv.iter().map(bytes).collect(),
             env,
             passed: run.supply.as_ref().map(Supply::passed),
-            ids: WORKLOAD,
+            ids: (uid, gid),
             tty: run.exec.tty.map(|size| (size.rows, size.cols)),
             files: admitted.map_or(1_024, |admitted| {
                 admitted.limits.files.value + admitted.beside.files

@@ -18,13 +18,13 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Makes them. `owner` is the host's number of the workload, where it is not our own: it opens
+    /// Makes them. `owner` are the host's numbers of the workload's user and group, where it is not our own: it opens
     /// `/dev/stderr` by name, and a pipe that is not its own would be refused.
-    pub(crate) fn make(owner: Option<u32>) -> io::Result<Self> {
+    pub(crate) fn make(owner: Option<(u32, u32)>) -> io::Result<Self> {
         let pipe = || -> io::Result<(OwnedFd, OwnedFd)> {
             let (reader, writer) = output_pipe()?;
-            if let Some(owner) = owner {
-                let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
+            if let Some((uid, gid)) = owner {
+                let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
                 fchown(&writer, Some(user), Some(group))?;
             }
             Ok((reader, writer))

@@ -98,6 +98,7 @@ pub(super) fn contract(
         network: "none".to_owned(),
         argv: Vec::new(),
         program: None,
+        image: None,
         env_names: Vec::new(),
         posture: posture(),
     })

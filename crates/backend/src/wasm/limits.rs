@@ -53,6 +53,7 @@ pub(super) fn contract(
         network: "none".to_owned(),
         argv: exec.argv.clone(),
         program: exec.module.clone(),
+        image: None,
         env_names: exec.env.keys().cloned().collect(),
         posture: Posture {
             host: Some(inner.clone()),

@@ -197,8 +197,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         sandbox: SandboxSpec {
             limits: settled.limits.clone(),
             workspace: program.workspace.mode,
-            warm: None,
-            allow_unenforced: false,
+            ..SandboxSpec::default()
         },
         exec: program.exec,
         stdin: program.stdin,

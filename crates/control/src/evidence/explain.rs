@@ -233,6 +233,12 @@ impl<'a> Story<'a> {
         let Some(computer) = &self.computer else {
             return;
         };
+        if let Some(image) = &computer.image {
+            out.push(format!(
+                "   its root was the image {}, with a layer of its own that is gone; its command was user {} there",
+                image.digest, image.user.uid
+            ));
+        }
         let posture = &computer.posture;
         out.push(format!(
             "   posture {}, kernel {}, seccomp {}, Landlock {}",
@@ -299,7 +305,8 @@ impl<'a> Story<'a> {
         out.push("   the workload has none: no token of a service, no key, no account".to_owned());
         if let Some(posture) = self.computer.as_ref().map(|computer| &computer.posture) {
             let (first, count) = posture.uid_range;
-            out.push(match posture.single_uid {
+            let own_range = posture.maker == "root";
+            out.push(match posture.single_uid && !own_range {
                 true => "   on the host it was the caller's own user id".to_owned(),
                 false => {
                     format!("   on the host it had user ids {first} and the {count} from there")

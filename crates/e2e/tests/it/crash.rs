@@ -8,6 +8,7 @@ mod crowd;
 mod deaths;
 mod leftovers;
 mod ordinary;
+pub(crate) use ordinary::with_ranges;
 mod told;
 
 use std::time::Duration;

@@ -48,7 +48,7 @@ fn work_is_empty(instance: &Instance) {
 }
 
 /// Everything below two directories, as `mtree`-like lines; owners too.
-fn listing(root: &Path) -> String {
+pub(crate) fn listing(root: &Path) -> String {
     let mut find = Command::new("find");
     find.args([".", "-printf", "%P %y %m %U %G %s %l\n"])
         .current_dir(root);

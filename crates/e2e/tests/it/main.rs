@@ -11,6 +11,7 @@
 //! - `daemon`: the daemon, killed, crowded, starved and lied to.
 //! - `probes_*`: hostile guests, by the number of the probe they answer.
 //! - `images`: images from a real registry and from files, through the command line.
+//! - `image_runs`: commands in the file system of an image.
 //! - `modules`: WebAssembly: modules, interpreters and templates; `guests` are those of the crate `wasm`.
 //! - `record`: reading records in assertions; no tests.
 //!
@@ -35,6 +36,7 @@ mod ends;
 #[path = "../../../wasm/tests/it/guests.rs"]
 #[allow(dead_code, reason = "each crate uses some of them")]
 mod guests;
+mod image_runs;
 mod images;
 mod module_ends;
 mod modules;

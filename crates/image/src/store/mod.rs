@@ -2,8 +2,9 @@
 //!
 //! [`files`] makes things whole or not at all, [`locks`] lets one do what all need, [`blobs`] keeps bytes,
 //! [`records`] says which image is what, [`layers`] has layers unpacked, [`fill`] brings an image in,
-//! [`plan`] gives one to a backend, [`collect`] frees what nobody refers to, [`verify`] reads all again.
+//! [`plan`] gives one to a backend, [`account`] says who its command is, [`collect`] frees what nobody refers to, [`verify`] reads all again.
 
+pub mod account;
 pub mod blobs;
 pub mod collect;
 pub mod files;

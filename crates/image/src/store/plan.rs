@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use leasehold_core::digest::Digest;
+use leasehold_core::image::LayerName;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, openat, readlinkat};
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +104,8 @@ pub struct MountPlan {
     /// Directories for `lowerdir`, the topmost first, without those that a root hides; to be mounted with `userxattr`, read-only, and after a
     /// translation of owners where [`MountPlan::owners`] is set.
     pub lower: Vec<PathBuf>,
+    /// The same by their names below [`Store::layers`].
+    pub layers: Vec<LayerName>,
     /// Owners are those of the image, 0 to 65535: map them onto the leased range. Else all is the caller's.
     pub owners: bool,
     /// Mode, owner and group of the root, which the directory above all of these gives: that of the backend.
@@ -128,6 +131,7 @@ impl Store {
         let mut owners = true;
         let mut described = None;
         let mut lower = Vec::with_capacity(image.layers.len());
+        let mut layers = Vec::with_capacity(image.layers.len());
         let mut hidden = false;
         for layer in image.layers.iter().rev() {
             let record = self.layer_record(&layer.key)?;
@@ -147,6 +151,12 @@ impl Store {
             if !hidden {
                 owners &= record.unpacked.owners;
                 lower.push(path);
+                layers.push(LayerName::parse(&layer.key).map_err(|error| {
+                    ImageError::Document {
+                        what: format!("record of {digest}"),
+                        why: error.message,
+                    }
+                })?);
             }
             // A mount would go on below a root that hides; what it hides would be back.
             hidden |= record.unpacked.opaque;
@@ -155,6 +165,7 @@ impl Store {
             image: image.digest,
             facts: facts(&lower)?,
             lower,
+            layers,
             owners,
             root: described.unwrap_or(Root {
                 mode: 0o755,
@@ -164,6 +175,14 @@ impl Store {
             config: self.config(&image.config, image.layers.len())?,
             lease,
         })
+    }
+
+    /// The directory of the unpacked layers: `NAME/fs` is what a mount takes.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn layers(&self) -> Result<OwnedFd> {
+        open_layer(&self.at("layers"))
     }
 
     /// Takes a lease. The caller keeps collection away.
@@ -190,13 +209,15 @@ impl Image {
     }
 }
 
+/// Opens a directory of the store.
+pub(super) fn open_layer(path: &PathBuf) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).map_err(at("open", path))
+}
+
 /// What is at the places that a backend mounts on, the topmost layer first.
 fn facts(lower: &[PathBuf]) -> Result<Vec<Fact>> {
-    let open = |path: &PathBuf| -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(CWD, path, flags, Mode::empty()).map_err(at("open", path))
-    };
-    let stack = Stack::new(lower.iter().map(open).collect::<Result<_>>()?);
+    let stack = Stack::new(lower.iter().map(open_layer).collect::<Result<_>>()?);
     let mut facts = Vec::with_capacity(PLACES.len());
     for path in PLACES {
         let parts: Vec<&[u8]> = path.as_bytes().split(|byte| *byte == b'/').collect();

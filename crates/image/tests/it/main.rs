@@ -3,6 +3,7 @@
 //! Where a new test goes:
 //! - `layers`: what an entry of a layer does, and what none may do; each attack with a reader that it works on.
 //! - `stacks`: what layers do to those below them, and the process that unpacks.
+//! - `accounts`: who a command of an image is.
 //! - `bombs`: bounds, each by its name.
 //! - `archives`: layouts and archives of `docker save`.
 //! - `hostile`: a registry that lies, stalls and breaks off.
@@ -17,6 +18,7 @@
     reason = "a panic in a test is its failure"
 )]
 
+mod accounts;
 mod archives;
 mod bombs;
 mod downloads;

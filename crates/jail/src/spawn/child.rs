@@ -19,10 +19,10 @@ use super::clone::{Bomb, arrange, end, reset_scheduling, unshare};
 use super::spec::{Namespaces, Warm};
 use super::step::{At, Failed, MakeStep};
 use super::tree::Tree;
-use super::userns::Maker;
+use super::userns::{Maker, WORKLOAD};
 use super::wire::{self, Order, Progress};
 use super::workspace::{self, Source};
-use super::{netns, template::Template};
+use super::{image, netns, template::Template};
 use crate::{caps, failpoint, sys};
 
 /// Everything the first process needs, inherited by the clone.
@@ -37,6 +37,17 @@ pub(super) struct Plan<'a> {
     pub(super) network: Option<BorrowedFd<'a>>,
     pub(super) image: Option<BorrowedFd<'a>>,
     pub(super) translation: Option<BorrowedFd<'a>>,
+    /// As root: the namespace that maps the owners of an image's files onto the sandbox's ids.
+    pub(super) image_owners: Option<BorrowedFd<'a>>,
+}
+
+impl Plan<'_> {
+    /// As an ordinary user: the namespace that shows the host's tree, and the host's `/proc`.
+    pub(super) fn host_view(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
+        let template = self.template;
+        let view = template.host_view.as_ref();
+        view.map(|view| (view.as_fd(), template.proc.as_fd()))
+    }
 }
 
 /// Lives the first process's life up to the agent.
@@ -116,7 +127,9 @@ fn host_name() -> Result<(), Errno> {
 }
 
 fn build(plan: &Plan<'_>) -> Result<(Tree, bool), Failed> {
-    let owners = plan.maker.owners(plan.order.spec.ids);
+    let spec = &plan.order.spec;
+    let user = spec.image.as_ref().map_or(WORKLOAD, |image| image.user);
+    let owners = plan.maker.owners(spec.ids, user);
     let single_uid = plan.maker.single_uid();
     let template = plan.template;
     rustix::process::umask(Mode::empty());
@@ -136,17 +149,15 @@ fn build(plan: &Plan<'_>) -> Result<(Tree, bool), Failed> {
             Maker::Rootless(_) => 0,
         },
         translation: plan.translation,
-        host_view: template
-            .host_view
-            .as_ref()
-            .map(|view| (view.as_fd(), template.proc.as_fd())),
+        host_view: plan.host_view(),
     };
     let copied = workspace::mount(plan.order, &tree, owners, &source)?;
-    tree.writable(owners)?;
+    tree.writable(owners, spec.image.is_some())?;
     // While /proc can still be written.
     inherited(plan, &tree.proc).at(MakeStep::Inherited)?;
     tree.dress_proc(plan.texts)?;
-    tree.devices(plan.order.spec.shm_bytes)?;
+    tree.devices(spec.shm_bytes)?;
+    let tree = image::enter(tree, plan, owners)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok((tree, copied))
 }
@@ -218,13 +229,14 @@ fn hand_over(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     // this process ends or becomes another program.
     arrange(&fds, 2).at(MakeStep::Handover)?;
     let (agent, progress) = arranged();
-    let warm: &[&CStr] = match order.spec.warm {
-        None => &[],
-        Some(Warm::Python) => &[c"--warm", c"python"],
+    let what: &[&CStr] = match (order.spec.warm, &order.spec.image) {
+        (None, None) => &[],
+        (Some(Warm::Python), _) => &[c"--warm", c"python"],
+        (None, Some(_)) => &[c"--image"],
     };
     let argv: Vec<CString> = [c"leasehold-agent", c"init"]
         .iter()
-        .chain(warm)
+        .chain(what)
         .map(|part| CString::from(*part))
         .collect();
     let error = sys::exec_fd(agent, &argv, &[]);

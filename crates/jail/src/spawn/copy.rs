@@ -7,8 +7,10 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+
+use super::userns::Owner;
 
 /// Deepest directory.
 const DEPTH_MAX: u32 = 128;
@@ -20,7 +22,7 @@ const ENTRIES_MAX: u64 = 1 << 20;
 /// # Errors
 /// `ENOSPC` when it does not fit, `E2BIG` when it is deeper or more than the bounds, else whatever
 /// reading or writing said. What the caller may not read is left out.
-pub(super) fn copy(from: &OwnedFd, to: &OwnedFd, caller: u32, owner: u32) -> Result<(), Errno> {
+pub(super) fn copy(from: &OwnedFd, to: &OwnedFd, caller: u32, owner: Owner) -> Result<(), Errno> {
     let device = rustix::fs::fstat(from)?.st_dev;
     let mut copy = Copy {
         device,
@@ -34,7 +36,7 @@ pub(super) fn copy(from: &OwnedFd, to: &OwnedFd, caller: u32, owner: u32) -> Res
 struct Copy {
     device: u64,
     caller: u32,
-    owner: u32,
+    owner: Owner,
     entries: u64,
 }
 
@@ -80,9 +82,9 @@ impl Copy {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(from, name, Vec::new())?;
                 rustix::fs::symlinkat(target.as_c_str(), to, name)?;
-                let owner = (Uid::from_raw(self.owner), Gid::from_raw(self.owner));
+                let (uid, gid) = self.owner.ids();
                 let flags = AtFlags::SYMLINK_NOFOLLOW;
-                rustix::fs::chownat(to, name, Some(owner.0), Some(owner.1), flags)
+                rustix::fs::chownat(to, name, uid, gid, flags)
             }
             FileType::RegularFile if self.may(&stat, 0o4) => self.file(from, to, name),
             FileType::Directory if self.may(&stat, 0o5) && stat.st_dev == self.device => {
@@ -141,8 +143,8 @@ impl Copy {
 
     /// Owner, then mode without set-id bits.
     fn settle(&self, made: &OwnedFd, stat: &Stat) -> Result<(), Errno> {
-        let owner = (Uid::from_raw(self.owner), Gid::from_raw(self.owner));
-        rustix::fs::fchown(made, Some(owner.0), Some(owner.1))?;
+        let (uid, gid) = self.owner.ids();
+        rustix::fs::fchown(made, uid, gid)?;
         rustix::fs::fchmod(made, Mode::from_raw_mode(stat.st_mode & 0o777))
     }
 }

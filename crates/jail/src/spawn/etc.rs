@@ -69,8 +69,18 @@ const BYTES_MAX: u64 = 32 << 20;
 /// Deepest directory.
 const DEPTH_MAX: u32 = 8;
 
-/// The written files.
-fn written(shell: &str) -> [(&'static CStr, String); 9] {
+/// The files that say who a sandbox is: every one has them, those of images too.
+pub(super) const OWN: [(&CStr, &str); 3] = [
+    (
+        c"hosts",
+        "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+    ),
+    (c"hostname", "sandbox\n"),
+    (c"resolv.conf", ""),
+];
+
+/// The other written files.
+fn written(shell: &str) -> [(&'static CStr, String); 6] {
     [
         (
             c"passwd",
@@ -91,12 +101,6 @@ fn written(shell: &str) -> [(&'static CStr, String); 9] {
                 .into(),
         ),
         (
-            c"hosts",
-            "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n".into(),
-        ),
-        (c"hostname", "sandbox\n".into()),
-        (c"resolv.conf", String::new()),
-        (
             c"profile",
             "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin\nexport PATH\n"
                 .into(),
@@ -112,8 +116,12 @@ fn written(shell: &str) -> [(&'static CStr, String); 9] {
 /// When the new tree cannot be written. What cannot be read of the host's is left out.
 pub(super) fn fill(host: BorrowedFd<'_>, new: BorrowedFd<'_>, bash: bool) -> Result<(), Errno> {
     let shell = if bash { "/bin/bash" } else { "/bin/sh" };
+    let readable = Mode::from_raw_mode(0o644);
     for (name, text) in written(shell) {
-        write(new, name, text.as_bytes(), Mode::from_raw_mode(0o644))?;
+        write(new, name, text.as_bytes(), readable)?;
+    }
+    for (name, text) in OWN {
+        write(new, name, text.as_bytes(), readable)?;
     }
     rustix::fs::symlinkat(c"/proc/self/mounts", new, c"mtab")?;
     let mut copy = Copy {

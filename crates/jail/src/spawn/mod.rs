@@ -11,6 +11,7 @@ mod child;
 mod clone;
 mod copy;
 mod etc;
+mod image;
 mod line;
 mod netns;
 mod process;
@@ -31,8 +32,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 pub use self::spec::{
-    CGROUPS_MAX, CORES_MAX, DEADLINE_MAX, Disk, IdBlock, Made, MakeFds, MakeSpec, Namespaces,
-    WORKLOAD_ID, Warm, WorkspaceMode,
+    CGROUPS_MAX, CORES_MAX, DEADLINE_MAX, Disk, IdBlock, ImageSpec, Made, MakeFds, MakeSpec,
+    Namespaces, WORKLOAD_ID, Warm, WorkspaceMode,
 };
 pub use self::step::{MakeStep, SpawnError};
 pub use self::userns::RootlessIds;
@@ -41,7 +42,7 @@ use self::clone::{Side, fork};
 use self::process::Start;
 use self::step::Failed;
 use self::userns::Maker;
-use self::wire::Answer;
+use self::wire::{Answer, Copies};
 use crate::mount::{self, Reach};
 
 /// Time the spawner has to build its template.
@@ -176,7 +177,7 @@ impl Spawner {
     /// As [`Spawner::make`].
     pub fn order(&mut self, spec: &MakeSpec, fds: MakeFds<'_>) -> Result<(), SpawnError> {
         spec.check(&fds)?;
-        let copy;
+        let (copy, below);
         let workspace = match (fds.workspace, self.maker) {
             // Only a process of the host's mount namespace can copy a mount of it.
             (Some(directory), Maker::Root) => {
@@ -189,8 +190,16 @@ impl Spawner {
             }
             (directory, _) => directory,
         };
+        let layers = match (fds.layers, self.maker) {
+            (Some(directory), Maker::Root) => {
+                below = mount::clone_at(directory, Reach::One).map_err(at(MakeStep::Layers))?;
+                Some(below.as_fd())
+            }
+            (directory, _) => directory,
+        };
+        let copies = Copies { workspace, layers };
         let socket = self.socket.as_ref().ok_or(SpawnError::Gone)?;
-        wire::send_order(socket.as_fd(), spec, &fds, workspace).map_err(|_| SpawnError::Gone)
+        wire::send_order(socket.as_fd(), spec, &fds, copies).map_err(|_| SpawnError::Gone)
     }
 
     /// What becomes readable when [`Spawner::take`] has something; none when the spawner is lost.

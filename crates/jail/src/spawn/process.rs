@@ -20,7 +20,7 @@ use super::netns::{First, Pool};
 use super::step::{At, Failed, MakeStep};
 use super::template::Template;
 use super::tree;
-use super::userns::{self, Blanks, Maker, Mapper, RootlessIds};
+use super::userns::{self, Blanks, Maker, Mapper, RootlessIds, WORKLOAD};
 use super::wire::{self, Answer, Order};
 use crate::failpoint;
 use crate::mount::{self, PLAIN};
@@ -192,6 +192,7 @@ impl<'a> Spawner<'a> {
                     network: prepared.network.as_ref().map(AsFd::as_fd),
                     image: prepared.image.as_ref().map(AsFd::as_fd),
                     translation: prepared.translation.as_ref().map(AsFd::as_fd),
+                    image_owners: prepared.image_owners.as_ref().map(AsFd::as_fd),
                 })
             }
             Side::Parent { pid, pidfd } => (pid, pidfd),
@@ -226,6 +227,7 @@ impl<'a> Spawner<'a> {
                 .texts(&spec.cores, spec.memory_bytes)
                 .at(MakeStep::Texts)?,
             translation: self.translation(order)?,
+            image_owners: self.image_owners(order)?,
             image: self.image(order).at(MakeStep::Scratch)?,
             network: self.pool.take(),
         })
@@ -273,13 +275,27 @@ impl<'a> Spawner<'a> {
             return Ok(None);
         }
         let spec = &order.spec;
-        let workload = self.maker.owners(spec.ids).workload;
-        let uid_map = userns::owners_map(spec.caller_uid, workload);
-        let gid_map = userns::owners_map(spec.caller_gid, workload);
+        let user = spec.image.as_ref().map_or(WORKLOAD, |image| image.user);
+        let workload = self.maker.owners(spec.ids, user).workload;
+        let uid_map = userns::owners_map(spec.caller_uid, workload.uid);
+        let gid_map = userns::owners_map(spec.caller_gid, workload.gid);
         let proc = self.template.proc.as_fd();
         self.blanks
             .with_maps(proc, &uid_map, &gid_map)
             .at(MakeStep::WorkspaceOwners)
+            .map(Some)
+    }
+
+    /// A user namespace that means: id `n` of an image's files is id `n` inside.
+    fn image_owners(&mut self, order: &Order) -> Result<Option<OwnedFd>, Failed> {
+        if self.maker != Maker::Root || order.layers.is_none() {
+            return Ok(None);
+        }
+        let map = self.maker.map(order.spec.ids);
+        let proc = self.template.proc.as_fd();
+        self.blanks
+            .with_maps(proc, &map, &map)
+            .at(MakeStep::LayerOwners)
             .map(Some)
     }
 
@@ -304,6 +320,7 @@ struct Prepared {
     theirs: OwnedFd,
     texts: CString,
     translation: Option<OwnedFd>,
+    image_owners: Option<OwnedFd>,
     image: Option<OwnedFd>,
     network: Option<OwnedFd>,
 }

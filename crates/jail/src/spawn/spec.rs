@@ -3,7 +3,10 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+pub use leasehold_core::image::ImageSpec;
 pub use leasehold_core::spec::{Warm, WorkspaceMode};
+
+use leasehold_core::image::LAYERS_MAX;
 
 use super::step::SpawnError;
 
@@ -12,7 +15,7 @@ pub const WORKLOAD_ID: u32 = 1_000;
 /// Most cores one sandbox may name.
 pub const CORES_MAX: usize = 1_024;
 /// Most control groups a sandbox is put into.
-pub const CGROUPS_MAX: usize = 11;
+pub const CGROUPS_MAX: usize = 10;
 /// Longest deadline of an order.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(600);
 
@@ -61,6 +64,8 @@ pub struct MakeSpec {
     pub workspace: WorkspaceMode,
     /// What the stub warms.
     pub warm: Option<Warm>,
+    /// The image whose file system is its root; else it is the template's.
+    pub image: Option<ImageSpec>,
     /// Host user whose files a workspace directory belongs to.
     pub caller_uid: u32,
     /// Host group whose files a workspace directory belongs to.
@@ -80,6 +85,8 @@ pub struct MakeFds<'a> {
     pub workspace: Option<BorrowedFd<'a>>,
     /// The block device of [`Disk::Image`].
     pub disk: Option<BorrowedFd<'a>>,
+    /// The directory with the unpacked layers of [`MakeSpec::image`], each `NAME/fs` below it.
+    pub layers: Option<BorrowedFd<'a>>,
     /// Directory of the cgroup2 leaf: the sandbox is born in it.
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Of each further leaf a file in which a process enters by writing `0` (`tasks`, `cgroup.procs`),
@@ -177,13 +184,47 @@ impl MakeSpec {
             u64::from(fds.disk.is_some()),
             device,
             device,
-        )
+        )?;
+        let layers = u64::from(self.image.is_some());
+        bound(
+            "layer directories",
+            u64::from(fds.layers.is_some()),
+            layers,
+            layers,
+        )?;
+        match &self.image {
+            Some(image) => self.check_image(image),
+            None => Ok(()),
+        }
+    }
+
+    fn check_image(&self, image: &ImageSpec) -> Result<(), SpawnError> {
+        let most = u64::from(self.ids.count - 1);
+        bound(
+            "image.layers",
+            image.layers.len() as u64,
+            1,
+            LAYERS_MAX as u64,
+        )?;
+        bound("image.root.mode", u64::from(image.root.mode), 0, 0o7777)?;
+        for (field, id) in [
+            ("image.root.uid", image.root.uid),
+            ("image.root.gid", image.root.gid),
+            ("image.user.uid", image.user.uid),
+            ("image.user.gid", image.user.gid),
+        ] {
+            bound(field, u64::from(id), 0, most)?;
+        }
+        // Two programs want the one stub: an interpreter is of the host's system directories.
+        bound("image with warm", u64::from(self.warm.is_some()), 0, 0)
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use leasehold_core::digest::Digest;
+    use leasehold_core::image::{LayerName, RootDirectory, User};
     use std::os::fd::AsFd;
 
     /// A small, valid order.
@@ -202,9 +243,76 @@ pub(super) mod tests {
             shm_bytes: 1 << 20,
             workspace: WorkspaceMode::Ephemeral,
             warm: None,
+            image: None,
             caller_uid: 1000,
             caller_gid: 1000,
             deadline: Duration::from_secs(5),
+        }
+    }
+
+    /// An image of three layers.
+    pub(in super::super) fn image() -> ImageSpec {
+        let name = |leans| LayerName {
+            digest: Digest::of(b"layer"),
+            leans,
+        };
+        ImageSpec {
+            digest: Digest::of(b"manifest"),
+            layers: vec![name(true), name(false), name(true)],
+            root: RootDirectory {
+                mode: 0o1755,
+                uid: 1,
+                gid: 2,
+            },
+            owners: true,
+            user: User {
+                uid: 3,
+                gid: 65_535,
+            },
+            home: true,
+        }
+    }
+
+    #[test]
+    fn bounds_of_an_image_are_held_and_named() {
+        let stdin = std::io::stdin();
+        let fds = MakeFds {
+            init: stdin.as_fd(),
+            stub: stdin.as_fd(),
+            workspace: None,
+            disk: None,
+            layers: Some(stdin.as_fd()),
+            cgroup: None,
+            cgroup_procs: &[],
+        };
+        let of = |image| MakeSpec {
+            image: Some(image),
+            ..small()
+        };
+        assert!(of(image()).check(&fds).is_ok());
+        type Bend = fn(&mut MakeSpec, ImageSpec);
+        let cases: [(&str, Bend); 4] = [
+            ("image.layers", |spec, mut image| {
+                image.layers.clear();
+                spec.image = Some(image);
+            }),
+            ("image.user.gid", |spec, image| {
+                spec.image = Some(image);
+                spec.ids.count = 65_535;
+            }),
+            ("image with warm", |spec, image| {
+                spec.image = Some(image);
+                spec.warm = Some(Warm::Python);
+            }),
+            ("layer directories", |_, _| {}),
+        ];
+        for (wanted, bend) in cases {
+            let mut spec = small();
+            bend(&mut spec, image());
+            match spec.check(&fds) {
+                Err(SpawnError::Invalid { field, .. }) => assert_eq!(field, wanted),
+                other => panic!("{wanted}: {other:?}"),
+            }
         }
     }
 
@@ -216,12 +324,13 @@ pub(super) mod tests {
             stub: stdin.as_fd(),
             workspace: None,
             disk: None,
+            layers: None,
             cgroup: None,
             cgroup_procs: &[],
         };
         assert!(small().check(&fds).is_ok());
         type Bend = fn(&mut MakeSpec);
-        let cases: [(&str, Bend); 7] = [
+        let cases: [(&str, Bend); 8] = [
             ("ids.host_base", |spec| spec.ids.host_base = 0),
             ("ids.count", |spec| spec.ids.count = 1000),
             ("ids.count", |spec| spec.ids.host_base = u32::MAX - 5),
@@ -231,6 +340,7 @@ pub(super) mod tests {
             ("workspace directories", |spec| {
                 spec.workspace = WorkspaceMode::Clone;
             }),
+            ("layer directories", |spec| spec.image = Some(image())),
         ];
         for (wanted, bend) in cases {
             let mut spec = small();

@@ -98,6 +98,20 @@ steps! {
     Died = 33, "keeping the sandbox's first process alive";
     /// The answer could not be carried back.
     Answer = 34, "answering the order";
+    /// The unpacked layers of its image.
+    Layers = 35, "opening the image's layers";
+    /// Mapping the owners of its image onto its ids.
+    LayerOwners = 36, "mapping the owners of the image's files";
+    /// Its image with a layer of its own as one file system.
+    ImageRoot = 37, "stacking the image's layers";
+    /// Places in the image that something is mounted on.
+    ImagePlaces = 38, "making /proc, /sys, /dev, /tmp and /workspace in the image";
+    /// Files that say who the sandbox is.
+    ImageEtc = 39, "writing /etc/hosts, /etc/hostname and /etc/resolv.conf in the image";
+    /// A home for its command.
+    ImageHome = 40, "making /home/user in the image";
+    /// Moving into the image and letting go of the template.
+    ImagePivot = 41, "pivoting into the image";
 }
 
 impl MakeStep {

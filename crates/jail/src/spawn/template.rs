@@ -355,7 +355,7 @@ fn bind_device(
 }
 
 /// Makes `root` the root of the process and its mount namespace, and detaches what was there.
-fn pivot(root: &OwnedFd) -> Result<(), Errno> {
+pub(super) fn pivot(root: &OwnedFd) -> Result<(), Errno> {
     rustix::process::fchdir(root)?;
     rustix::process::pivot_root(c".", c".")?;
     // The old root is stacked over the new one now, and `.` is the old one.

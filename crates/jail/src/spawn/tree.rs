@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, RawDir, Uid};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
@@ -17,7 +17,7 @@ use super::spec::Disk;
 use super::step::{At, Failed, MakeStep};
 use super::synthetic::PROC_FILES;
 use super::template::{BOOT_ID, EMPTY_DIRECTORY, EMPTY_FILE, STORE};
-use super::userns::Owners;
+use super::userns::{Owner, Owners};
 use super::wire::Order;
 use crate::mount::{self, PLAIN, Reach};
 
@@ -39,6 +39,9 @@ const MASKING_FILE: &CStr = c"/sys/empty";
 const MASKING_DIRECTORY: &CStr = c"/sys/nothing";
 /// Directories of ours on scratch; they do not count against the limit of files.
 const OWN_INODES: u64 = 8;
+/// Room for what we put on the layer of a sandbox over its image, until it is known what that came to.
+const IMAGE_INODES: u64 = 64;
+const IMAGE_BYTES: u64 = 1 << 20;
 /// Terminals a sandbox may have at one time.
 const TERMINALS_MAX: &CStr = c"16";
 /// Most files in `/dev/shm` for each megabyte, and at least.
@@ -148,20 +151,20 @@ impl Tree {
         mount::attach(&sys, &self.root, c"sys")
     }
 
-    /// The writable directories, but for the workspace.
-    pub(super) fn writable(&self, owners: Owners) -> Result<(), Failed> {
-        self.directory(c"home", 0o755, owners.workload)
-            .at(MakeStep::Scratch)?;
-        self.directory(c"tmp", 0o1777, owners.init)
-            .at(MakeStep::Scratch)?;
-        self.directory(c"vartmp", 0o1777, owners.init)
-            .at(MakeStep::Scratch)?;
-        for (name, path) in [
-            (c"home", c"home/user"),
-            (c"vartmp", c"var/tmp"),
+    /// The writable directories, but for the workspace; those that a sandbox of an image has.
+    pub(super) fn writable(&self, owners: Owners, image: bool) -> Result<(), Failed> {
+        let all = [
+            (c"home", 0o755, owners.workload, c"home/user"),
+            (c"vartmp", 0o1777, owners.init, c"var/tmp"),
             // Last, and over scratch itself, whose other directories nobody inside can reach then.
-            (c"tmp", c"tmp"),
-        ] {
+            (c"tmp", 0o1777, owners.init, c"tmp"),
+        ];
+        // An image has its own directories, on a layer that is on scratch.
+        let wanted = if image { &all[2..] } else { &all[..] };
+        for (name, mode, owner, _) in wanted {
+            self.directory(name, *mode, *owner).at(MakeStep::Scratch)?;
+        }
+        for (name, _, _, path) in wanted {
             let tree = mount::clone_child(&self.scratch, name).at(MakeStep::Scratch)?;
             mount::attach(&tree, &self.root, path).at(MakeStep::Scratch)?;
         }
@@ -196,7 +199,7 @@ impl Tree {
 
     /// Makes a directory on scratch with exactly this mode and owner. One that is there already, as
     /// on a disk image, is taken.
-    pub(super) fn directory(&self, name: &CStr, mode: u32, owner: u32) -> Result<(), Errno> {
+    pub(super) fn directory(&self, name: &CStr, mode: u32, owner: Owner) -> Result<(), Errno> {
         let mode = Mode::from_raw_mode(mode);
         match rustix::fs::mkdirat(&self.scratch, name, mode) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -204,18 +207,15 @@ impl Tree {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(&self.scratch, name, flags, Mode::empty())?;
-        rustix::fs::fchown(
-            &made,
-            Some(Uid::from_raw(owner)),
-            Some(Gid::from_raw(owner)),
-        )?;
+        let (uid, gid) = owner.ids();
+        rustix::fs::fchown(&made, uid, gid)?;
         rustix::fs::fchmod(&made, mode)
     }
 }
 
 fn new_proc(owners: Owners, single_uid: bool) -> Result<OwnedFd, Errno> {
     // Init and agent, by their group, see the processes they are to act on.
-    let gid = c_string(owners.init.to_string())?;
+    let gid = c_string(owners.init.gid.to_string())?;
     let mut options: Vec<(&CStr, Option<&CStr>)> =
         vec![(c"source", Some(c"proc")), (c"hidepid", Some(c"2"))];
     if !single_uid {
@@ -223,6 +223,27 @@ fn new_proc(owners: Owners, single_uid: bool) -> Result<OwnedFd, Errno> {
     }
     let attributes = PLAIN | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     mount::create(c"proc", &options, attributes)
+}
+
+/// What is on the writable file system, in bytes and in files.
+pub(super) fn used(scratch: &OwnedFd) -> Result<(u64, u64), Errno> {
+    let seen = rustix::fs::fstatvfs(scratch)?;
+    let blocks = seen.f_blocks.saturating_sub(seen.f_bfree);
+    let files = seen.f_files.saturating_sub(seen.f_ffree);
+    Ok((blocks.saturating_mul(seen.f_frsize), files))
+}
+
+/// Bounds the writable file system where it is memory: the limits of the order are the workload's, so that what we
+/// put there for it since then does not count.
+pub(super) fn bound(scratch: &OwnedFd, disk: Disk, before: (u64, u64)) -> Result<(), Errno> {
+    let Disk::Tmpfs { bytes, inodes } = disk else {
+        return Ok(());
+    };
+    let now = used(scratch)?;
+    let bytes = bytes.saturating_add(now.0.saturating_sub(before.0));
+    let files = inodes.saturating_add(OWN_INODES + now.1.saturating_sub(before.1));
+    let (size, files) = scratch_options(bytes, files)?;
+    mount::reconfigure(scratch, &[(c"size", &size), (c"nr_inodes", &files)])
 }
 
 /// The file system on a disk image, from a process whose working directory is a `/proc`.
@@ -235,7 +256,12 @@ pub(super) fn image(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 fn new_scratch(order: &Order, image: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Errno> {
     match (order.spec.disk, image) {
         (Disk::Tmpfs { bytes, inodes }, _) => {
-            let (size, inodes) = scratch_options(bytes, inodes.saturating_add(OWN_INODES))?;
+            let (more, files) = match &order.spec.image {
+                Some(_) => (IMAGE_BYTES, OWN_INODES + IMAGE_INODES),
+                None => (0, OWN_INODES),
+            };
+            let (size, inodes) =
+                scratch_options(bytes.saturating_add(more), inodes.saturating_add(files))?;
             let options: [(&CStr, Option<&CStr>); 4] = [
                 (c"source", Some(c"scratch")),
                 (c"size", Some(&size)),

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use rustix::fs::{Mode, OFlags};
+use leasehold_core::image::User;
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
@@ -90,20 +91,33 @@ impl Maker {
         if self.single_uid() { WORKLOAD_ID } else { 0 }
     }
 
-    /// The workload's and init's ids as the maker's own user namespace counts them.
-    pub(super) fn owners(self, ids: IdBlock) -> Owners {
+    /// Whose the files are, as the maker's own user namespace counts, that an image says are of these ids. As an
+    /// ordinary user all of them are the caller's.
+    pub(super) fn of_image(self, ids: IdBlock, uid: u32, gid: u32) -> Owner {
+        match self {
+            Self::Root => Owner {
+                uid: ids.host_base + uid,
+                gid: ids.host_base + gid,
+            },
+            Self::Rootless(_) => Owner::of(0),
+        }
+    }
+
+    /// The workload's and init's ids as the maker's own user namespace counts them. As an ordinary user the
+    /// workload is the caller, whoever the command is.
+    pub(super) fn owners(self, ids: IdBlock, user: User) -> Owners {
         match self {
             Self::Root => Owners {
-                init: ids.host_base,
-                workload: ids.host_base + WORKLOAD_ID,
+                init: Owner::of(ids.host_base),
+                workload: self.of_image(ids, user.uid, user.gid),
             },
             Self::Rootless(RootlessIds::Range { .. }) => Owners {
-                init: ids.host_base,
-                workload: 0,
+                init: Owner::of(ids.host_base),
+                workload: Owner::of(0),
             },
             Self::Rootless(RootlessIds::Single) => Owners {
-                init: 0,
-                workload: 0,
+                init: Owner::of(0),
+                workload: Owner::of(0),
             },
         }
     }
@@ -125,12 +139,37 @@ pub(super) fn owners_map(owner: u32, workload: u32) -> String {
     map
 }
 
+/// Whose a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl Owner {
+    /// A user whose group has the same number.
+    pub(super) fn of(id: u32) -> Self {
+        Self { uid: id, gid: id }
+    }
+
+    /// As the calls that give files away take them.
+    pub(super) fn ids(self) -> (Option<Uid>, Option<Gid>) {
+        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+    }
+}
+
 /// Ids in the maker's user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owners {
-    pub(super) init: u32,
-    pub(super) workload: u32,
+    pub(super) init: Owner,
+    pub(super) workload: Owner,
 }
+
+/// Who a command is where nobody says.
+pub(super) const WORKLOAD: User = User {
+    uid: WORKLOAD_ID,
+    gid: WORKLOAD_ID,
+};
 
 fn write_once(proc: BorrowedFd<'_>, path: String, text: &str) -> Result<(), Errno> {
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
@@ -411,7 +450,10 @@ mod tests {
     #[test]
     fn an_ordinary_users_workload_is_the_caller() {
         assert_eq!(RANGE.map(IDS), "0 5000 1000\n1000 0 1\n1001 6001 64535\n");
-        assert_eq!(RANGE.owners(IDS).workload, 0);
+        assert_eq!(RANGE.owners(IDS, WORKLOAD).workload, Owner::of(0));
+        let user = User { uid: 0, gid: 33 };
+        let Owner { uid, gid } = Maker::Root.owners(IDS, user).workload;
+        assert_eq!((uid, gid), (5_000, 5_033));
         assert_eq!(RANGE.first_id(), 0);
         assert_eq!(SINGLE.map(IDS), "1000 0 1\n");
         assert_eq!(SINGLE.first_id(), WORKLOAD_ID);

@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use leasehold_core::digest::Digest;
+use leasehold_core::image::{ImageSpec, LAYERS_MAX, LayerName, RootDirectory, User};
 use leasehold_protocol::socket::{recv_with_fds, send_with_fds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -16,7 +18,9 @@ use super::spec::{
 use super::step::{Failed, MakeStep};
 
 /// Most bytes of one message.
-const MESSAGE_MAX: usize = 160 + 4 * CORES_MAX;
+const MESSAGE_MAX: usize = 256 + 4 * CORES_MAX + LAYER_BYTES * LAYERS_MAX;
+/// Bytes of the name of a layer.
+const LAYER_BYTES: usize = 36;
 
 /// An order as the spawner holds it.
 #[derive(Debug)]
@@ -26,6 +30,7 @@ pub(super) struct Order {
     pub(super) stub: OwnedFd,
     pub(super) workspace: Option<OwnedFd>,
     pub(super) disk: Option<OwnedFd>,
+    pub(super) layers: Option<OwnedFd>,
     pub(super) cgroup: Option<OwnedFd>,
     pub(super) cgroup_procs: Vec<OwnedFd>,
 }
@@ -98,12 +103,20 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Reader, Vec<OwnedFd>)>>
     Ok(Some((Reader { bytes, at: 0 }, fds)))
 }
 
+/// What of the host's is passed on as the spawner needs it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Copies<'a> {
+    pub(super) workspace: Option<BorrowedFd<'a>>,
+    pub(super) layers: Option<BorrowedFd<'a>>,
+}
+
 pub(super) fn send_order(
     socket: BorrowedFd<'_>,
     spec: &MakeSpec,
     fds: &MakeFds<'_>,
-    workspace: Option<BorrowedFd<'_>>,
+    copies: Copies<'_>,
 ) -> io::Result<()> {
+    let Copies { workspace, layers } = copies;
     let mut out = Writer::default();
     out.words(&[spec.ids.host_base, spec.ids.count]);
     out.words(&[spec.caller_uid, spec.caller_gid]);
@@ -134,12 +147,15 @@ pub(super) fn send_order(
     out.words(&[
         u32::from(workspace.is_some()),
         u32::from(fds.disk.is_some()),
+        u32::from(layers.is_some()),
         u32::from(fds.cgroup.is_some()),
         fds.cgroup_procs.len() as u32,
     ]);
+    out.image(spec.image.as_ref());
     let mut all = vec![fds.init, fds.stub];
     all.extend(workspace);
     all.extend(fds.disk);
+    all.extend(layers);
     all.extend(fds.cgroup);
     all.extend(fds.cgroup_procs);
     send(socket, &out.0, &all)
@@ -172,9 +188,9 @@ fn parse_order(reader: &mut Reader, fds: Vec<OwnedFd>) -> Option<Order> {
         1 => Some(Warm::Python),
         _ => return None,
     };
-    let image = reader.word()?;
+    let on_image = reader.word()?;
     let (bytes, inodes) = (reader.long()?, reader.long()?);
-    let disk = match image {
+    let disk = match on_image {
         0 => Disk::Tmpfs { bytes, inodes },
         1 => Disk::Image,
         _ => return None,
@@ -187,8 +203,9 @@ fn parse_order(reader: &mut Reader, fds: Vec<OwnedFd>) -> Option<Order> {
     }
     let cores = (0..count).map(|_| reader.word()).collect::<Option<_>>()?;
     let (directory, device) = (reader.word()? == 1, reader.word()? == 1);
-    let born = reader.word()? == 1;
+    let (below, born) = (reader.word()? == 1, reader.word()? == 1);
     let groups = reader.word()? as usize;
+    let image = reader.image()?;
     if groups > CGROUPS_MAX || !reader.done() {
         return None;
     }
@@ -198,6 +215,7 @@ fn parse_order(reader: &mut Reader, fds: Vec<OwnedFd>) -> Option<Order> {
         stub: fds.next()?,
         workspace: if directory { Some(fds.next()?) } else { None },
         disk: if device { Some(fds.next()?) } else { None },
+        layers: if below { Some(fds.next()?) } else { None },
         cgroup: if born { Some(fds.next()?) } else { None },
         cgroup_procs: fds.collect(),
         spec: MakeSpec {
@@ -208,12 +226,14 @@ fn parse_order(reader: &mut Reader, fds: Vec<OwnedFd>) -> Option<Order> {
             shm_bytes,
             workspace,
             warm,
+            image,
             caller_uid,
             caller_gid,
             deadline,
         },
     };
-    (order.cgroup_procs.len() == groups).then_some(order)
+    let fits = order.layers.is_some() == order.spec.image.is_some();
+    (fits && order.cgroup_procs.len() == groups).then_some(order)
 }
 
 pub(super) fn send_answer(
@@ -338,6 +358,24 @@ impl Writer {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
+    fn digest(&mut self, digest: Digest) {
+        self.0.extend_from_slice(digest.bytes());
+    }
+
+    fn image(&mut self, image: Option<&ImageSpec>) {
+        self.words(&[u32::from(image.is_some())]);
+        let Some(image) = image else { return };
+        self.digest(image.digest);
+        let RootDirectory { mode, uid, gid } = image.root;
+        let flags = [image.owners, image.home].map(u32::from);
+        self.words(&[mode, uid, gid, flags[0], flags[1]]);
+        self.words(&[image.user.uid, image.user.gid, image.layers.len() as u32]);
+        for layer in &image.layers {
+            self.digest(layer.digest);
+            self.words(&[u32::from(layer.leans)]);
+        }
+    }
+
     fn namespaces(&mut self, of: Namespaces) {
         for inode in [of.net, of.mnt, of.pid, of.user, of.ipc, of.uts, of.cgroup] {
             self.long(inode);
@@ -364,6 +402,58 @@ impl Reader {
 
     fn long(&mut self) -> Option<u64> {
         Some(u64::from(self.word()?) | u64::from(self.word()?) << 32)
+    }
+
+    fn digest(&mut self) -> Option<Digest> {
+        let bytes: &[u8; 32] = self.bytes.get(self.at..)?.first_chunk()?;
+        let digest = Digest::from_bytes(*bytes);
+        self.at += bytes.len();
+        Some(digest)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.word()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    /// `None` where what is there is no image, nor none.
+    fn image(&mut self) -> Option<Option<ImageSpec>> {
+        if !self.flag()? {
+            return Some(None);
+        }
+        let digest = self.digest()?;
+        let root = RootDirectory {
+            mode: self.word()?,
+            uid: self.word()?,
+            gid: self.word()?,
+        };
+        let (owners, home) = (self.flag()?, self.flag()?);
+        let user = User {
+            uid: self.word()?,
+            gid: self.word()?,
+        };
+        let count = self.word()? as usize;
+        if !(1..=LAYERS_MAX).contains(&count) {
+            return None;
+        }
+        let mut layer = || {
+            Some(LayerName {
+                digest: self.digest()?,
+                leans: self.flag()?,
+            })
+        };
+        let layers = (0..count).map(|_| layer()).collect::<Option<_>>()?;
+        Some(Some(ImageSpec {
+            digest,
+            layers,
+            root,
+            owners,
+            user,
+            home,
+        }))
     }
 
     fn namespaces(&mut self) -> Option<Namespaces> {
@@ -407,20 +497,28 @@ mod tests {
         spec.cores = (0..CORES_MAX as u32).collect();
         spec.workspace = WorkspaceMode::Clone;
         spec.warm = Some(Warm::Python);
+        let mut image = super::super::spec::tests::image();
+        image.layers = [image.layers[0], image.layers[1]].repeat(LAYERS_MAX / 2);
+        spec.image = Some(image);
         let groups = [here.as_fd(); CGROUPS_MAX];
         let fds = MakeFds {
             init: here.as_fd(),
             stub: there.as_fd(),
             workspace: Some(here.as_fd()),
             disk: None,
+            layers: Some(there.as_fd()),
             cgroup: Some(there.as_fd()),
             cgroup_procs: &groups,
         };
-        send_order(here.as_fd(), &spec, &fds, fds.workspace).unwrap();
+        let copies = Copies {
+            workspace: fds.workspace,
+            layers: fds.layers,
+        };
+        send_order(here.as_fd(), &spec, &fds, copies).unwrap();
         let order = receive_order(there.as_fd()).unwrap().unwrap();
         assert_eq!(order.spec, spec);
         assert!(order.workspace.is_some() && order.disk.is_none());
-        assert!(order.cgroup.is_some());
+        assert!(order.cgroup.is_some() && order.layers.is_some());
         assert_eq!(order.cgroup_procs.len(), CGROUPS_MAX);
     }
 

@@ -117,15 +117,23 @@ fn copied(
 
 /// The host's directory as a detached mount of our own, its owners translated.
 fn host_tree(directory: &OwnedFd, source: &Source<'_>, reach: Reach) -> Result<OwnedFd, Failed> {
-    let tree = match source.host_view {
-        // As root the supervisor, who sees the host's tree, has made it already.
-        None => rustix::io::fcntl_dupfd_cloexec(directory, 3).at(MakeStep::Workspace)?,
-        Some((view, proc)) => seen(directory, view, proc).at(MakeStep::Workspace)?,
-    };
+    let tree = own_mount(directory, source.host_view).at(MakeStep::Workspace)?;
     if let Some(namespace) = source.translation {
         mount::map_owners(&tree, reach, namespace).at(MakeStep::WorkspaceOwners)?;
     }
     Ok(tree)
+}
+
+/// A directory of the host as a mount of our own, attached nowhere.
+pub(super) fn own_mount(
+    directory: &OwnedFd,
+    host_view: Option<(BorrowedFd<'_>, BorrowedFd<'_>)>,
+) -> Result<OwnedFd, Errno> {
+    match host_view {
+        // As root the supervisor, who sees the host's tree, has made it already.
+        None => rustix::io::fcntl_dupfd_cloexec(directory, 3),
+        Some((view, proc)) => seen(directory, view, proc),
+    }
 }
 
 /// Finds a directory in the mount namespace that shows the host's tree, and copies its mounts. The

@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 
-use leasehold_jail::landlock::{Ruleset, abi};
+use leasehold_jail::landlock::{Root, Ruleset, abi};
 use leasehold_jail::sys;
 
 use crate::child::answer;
@@ -37,10 +37,69 @@ fn open(path: &str, write: bool) -> io::Result<std::fs::File> {
 fn both(act: impl Fn() -> i64) -> (i64, i64) {
     let with = answer(|| {
         rustix::thread::set_no_new_privs(true).unwrap();
-        Ruleset::workload().unwrap().unwrap().restrict().unwrap();
+        Ruleset::workload(Root::Template)
+            .unwrap()
+            .unwrap()
+            .restrict()
+            .unwrap();
         act()
     });
     (answer(&act), with)
+}
+
+/// In an image of its own a workload writes anywhere, and still makes no device and sends no call to one that is
+/// not on the list.
+#[test]
+fn in_an_image_writing_is_for_all_but_devices() {
+    let name = "in_an_image_writing_is_for_all_but_devices";
+    if !able(name, 5) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = std::path::PathBuf::from(format!(
+        "/var/lib/leasehold-landlock-{}",
+        std::process::id()
+    ));
+    std::fs::create_dir(&place).unwrap();
+    let of = |root: Root, act: &dyn Fn() -> i64| {
+        answer(|| {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            Ruleset::workload(root)
+                .unwrap()
+                .unwrap()
+                .restrict()
+                .unwrap();
+            act()
+        })
+    };
+    let write = || {
+        let file = place.join("f");
+        let made = number(std::fs::write(&file, "x"));
+        let moved = number(std::fs::rename(&file, place.join("g")));
+        let gone = number(std::fs::remove_file(place.join("g")));
+        [made, moved, gone]
+            .into_iter()
+            .find(|errno| *errno != 0)
+            .unwrap_or(0)
+    };
+    let node = || {
+        let kind = rustix::fs::FileType::CharacterDevice;
+        let mode = rustix::fs::Mode::empty();
+        let device = rustix::fs::makedev(1, 3);
+        let made = rustix::fs::mknodat(rustix::fs::CWD, place.join("n"), kind, mode, device);
+        let _ = std::fs::remove_file(place.join("n"));
+        number(made.map_err(io::Error::from))
+    };
+    let denied = i64::from(libc::EACCES);
+    assert_eq!(answer(|| write() | node()), 0, "the control");
+    assert_eq!(
+        (of(Root::Template, &write), of(Root::Image, &write)),
+        (denied, 0)
+    );
+    assert_eq!(
+        (of(Root::Template, &node), of(Root::Image, &node)),
+        (denied, denied)
+    );
+    std::fs::remove_dir_all(&place).unwrap();
 }
 
 #[test]
@@ -153,7 +212,11 @@ fn nothing_leaves_the_scope() {
         let listener = listener.unwrap();
         let address = listener.local_addr().unwrap();
         answer(|| {
-            Ruleset::workload().unwrap().unwrap().restrict().unwrap();
+            Ruleset::workload(Root::Template)
+                .unwrap()
+                .unwrap()
+                .restrict()
+                .unwrap();
             number(UnixStream::connect_addr(&address)) | number(sys::kill(parent, 0))
         })
     };

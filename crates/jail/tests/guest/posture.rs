@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd as _;
 
+use leasehold_jail::landlock::Root;
 use leasehold_jail::{posture, rlimit, sys};
 use rustix::process::{
     DumpableBehavior, Resource, WaitOptions, getrlimit, set_dumpable_behavior, waitpid,
@@ -83,7 +84,7 @@ fn parking_leaves_only_the_change_of_identity() {
         answer(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
             if park {
-                posture::park_stub().unwrap();
+                posture::park_stub(Root::Template).unwrap();
             }
             let held = rustix::thread::capabilities(None).unwrap();
             held.permitted.bits() as i64
@@ -93,7 +94,7 @@ fn parking_leaves_only_the_change_of_identity() {
     assert_ne!(held(false), 1 << 6 | 1 << 7);
     let unlock = answer(|| {
         rustix::thread::set_no_new_privs(true).unwrap();
-        posture::park_stub().unwrap();
+        posture::park_stub(Root::Template).unwrap();
         call(
             libc::SYS_prctl,
             [libc::PR_SET_SECUREBITS as u64, 0, 0, 0, 0, 0],

@@ -32,6 +32,7 @@ fn in_their_order() -> Outcome {
             stub: stub.as_fd(),
             workspace: None,
             disk: None,
+            layers: None,
             cgroup: None,
             cgroup_procs: &[],
         };

@@ -56,6 +56,7 @@ pub(crate) fn spec() -> MakeSpec {
         shm_bytes: 1 << 20,
         workspace: WorkspaceMode::Ephemeral,
         warm: None,
+        image: None,
         caller_uid: 1000,
         caller_gid: 1000,
         deadline: Duration::from_secs(10),
@@ -91,6 +92,7 @@ pub(crate) fn make_with(
         stub: stub.as_fd(),
         workspace,
         disk,
+        layers: None,
         cgroup: None,
         cgroup_procs,
     };

@@ -192,6 +192,7 @@ impl Floor {
             shm_bytes: 64 << 20,
             workspace: WorkspaceMode::ReadOnly,
             warm: None,
+            image: None,
             caller_uid: found.st_uid,
             caller_gid: found.st_gid,
             deadline: Duration::from_secs(10),
@@ -202,6 +203,7 @@ impl Floor {
             stub: stub_end.as_fd(),
             workspace: Some(self.programs.as_fd()),
             disk: None,
+            layers: None,
             cgroup: group.into_cgroup(),
             cgroup_procs: &joins,
         };

@@ -65,7 +65,7 @@ pub(crate) fn below(state: &Path) -> Result<Store, Fault> {
 }
 
 /// A failure of the crate as ours.
-fn fault(error: &ImageError) -> Fault {
+pub(crate) fn fault(error: &ImageError) -> Fault {
     use leasehold_core::error::PublicError;
     let public = PublicError::new(error.kind(), error.to_string());
     let mut fault = Fault::from(public);

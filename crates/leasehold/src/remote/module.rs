@@ -9,7 +9,6 @@ use super::Remote;
 use crate::cli::RunFlags;
 use crate::fault::Fault;
 use crate::run::program::{self, MODULE_BYTES_MAX, Program, Sent};
-use crate::run::request;
 use crate::voice::clean;
 use crate::{place, template};
 
@@ -40,7 +39,7 @@ pub(super) fn put(
             }
         }
     }
-    if let Some(fuel) = flags.fuel.as_deref().map(request::fuel).transpose()? {
+    if let Some(fuel) = flags.fuel.as_deref().map(program::fuel).transpose()? {
         body.insert("fuel".into(), json!(fuel));
     }
     if let Some(seed) = flags.deterministic {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold_core::id::RunId;
+use leasehold_core::spec::base_environment;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Map, Value, json};
 use signal_hook::consts::signal::SIGINT;
@@ -36,6 +37,12 @@ const STDIN_MAX: u64 = leasehold_control::request::STDIN_MAX as u64;
 /// When it was refused or the daemon cannot be reached; an end of the run itself is no error.
 pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Result<u8, Fault> {
     let begun = Instant::now();
+    if flags.image.is_some() {
+        return Err(
+            Fault::usage("`--image`: the daemon runs no command in an image yet")
+                .hint("--alone runs it without the daemon"),
+        );
+    }
     let (body, ticket) = body(remote, flags, caller)?;
     let telling = request::telling(flags);
     if telling == Telling::Line {
@@ -213,7 +220,7 @@ fn body(
             }
         }
     }
-    let environment = request::environment(&flags.env, caller, false)?;
+    let environment = request::environment(base_environment(), &flags.env, caller, false)?;
     if !flags.env.is_empty() {
         let named: Map<String, Value> = environment
             .into_iter()

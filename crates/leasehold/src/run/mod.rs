@@ -5,6 +5,7 @@
 
 pub(crate) mod export;
 pub(crate) mod follow;
+pub(crate) mod image;
 pub(crate) mod module;
 pub(crate) mod program;
 pub(crate) mod request;
@@ -34,6 +35,8 @@ use crate::fault::Fault;
 use crate::remote::{Remote, no_daemon};
 use crate::{env, place, template, voice};
 use follow::{Follow, From, Joint, Outcome};
+use image::Chosen;
+use program::Program;
 use request::{Caller, Plan, StdinKind, Telling};
 use signals::Signals;
 
@@ -64,8 +67,9 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
         return Err(no_daemon());
     }
     let paths = place::paths()?;
-    let program = program::find(flags, &template::shelf(&paths))?;
-    let plan = request::build(flags, &caller, program.as_ref())?;
+    let (image, program) = named(flags, &paths)?;
+    let start = image.as_ref().map(|image| &image.start);
+    let plan = request::build(flags, &caller, program.as_ref(), start)?;
     let workspace = plan.workspace.as_deref().map(open_workspace).transpose()?;
     let out = plan
         .out
@@ -92,21 +96,45 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
         Some(single) => single.ordered(run.clone(), target, exec),
         None => (Request::run(run.clone(), target, exec), Vec::new()),
     };
-    let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).chain(supplied).collect();
+    let of_image = image.iter().flat_map(Chosen::descriptors);
+    let fds: Vec<BorrowedFd<'_>> = workspace
+        .iter()
+        .map(AsFd::as_fd)
+        .chain(of_image)
+        .chain(supplied)
+        .collect();
     let tag = client.call(request, &fds).map_err(place::client_fault)?;
+    // The supervisor has the lease now, and gives it up when it has seen the sandbox gone.
+    drop(image);
+    let follow = Follow::new(client, &signals, tag, run.clone(), joint(&plan));
+    match whole(follow, &paths, &run)? {
+        Some(record) => conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed()),
+        None => Ok(LEFT),
+    }
+}
+
+/// The image that a command is to run in, and the module that it is: one of them, or neither.
+fn named(flags: &RunFlags, paths: &Paths) -> Result<(Option<Chosen>, Option<Program>), Fault> {
+    match &flags.image {
+        // What the command names is of the image.
+        Some(name) => {
+            let talk = request::telling(flags) == Telling::Line;
+            Ok((Some(image::find(paths, name, talk)?), None))
+        }
+        None => Ok((None, program::find(flags, &template::shelf(paths))?)),
+    }
+}
+
+/// How a run of this plan is joined.
+fn joint(plan: &Plan) -> Joint {
     let terminal = plan.exec.tty.is_some();
-    let joint = Joint {
+    Joint {
         print: plan.telling != Telling::Json,
         feed: plan.exec.stdin || terminal,
         terminal,
         take_terminal: false,
         wait_cleanup: plan.wait_cleanup,
         from: From::Start,
-    };
-    let follow = Follow::new(client, &signals, tag, run.clone(), joint);
-    match whole(follow, &paths, &run)? {
-        Some(record) => conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed()),
-        None => Ok(LEFT),
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn find(flags: &RunFlags, shelf: &Shelf) -> Result<Option<Program>, F
         Some(name) => interpreted(flags, shelf, name, words)?,
         None => module(flags, words)?,
     };
-    program.spec.fuel = flags.fuel.as_deref().map(request::fuel).transpose()?;
+    program.spec.fuel = flags.fuel.as_deref().map(fuel).transpose()?;
     program.spec.determinism = flags
         .deterministic
         .map(|seed| Determinism::of_seed(seed.unwrap_or(0)));
@@ -341,6 +341,17 @@ fn in_workspace(flags: &RunFlags, word: &str) -> Result<Option<PathBuf>, Fault> 
     let path = folder.join(below);
     let there = below.components().all(plain) && path.exists();
     Ok(there.then_some(path))
+}
+
+/// Instructions that `--fuel` names.
+///
+/// # Errors
+/// When it is no whole number from 1.
+pub(crate) fn fuel(text: &str) -> Result<u64, Fault> {
+    match request::count("fuel", text)? {
+        0 => Err(Fault::usage("`--fuel` is 0: at least 1 is needed")),
+        fuel => Ok(fuel),
+    }
 }
 
 #[cfg(test)]

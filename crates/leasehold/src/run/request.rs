@@ -13,6 +13,7 @@ use leasehold_core::limits::{Limit, LimitError, Limits, OnOutputLimit};
 use leasehold_core::quantity::{self, QuantityError};
 use leasehold_core::spec::{ExecSpec, SandboxSpec, TtySize, Warm, WorkspaceMode, base_environment};
 
+use super::image::Start;
 use super::program::Program;
 use crate::cli::{BoundaryFlags, LimitFlags, RunFlags};
 use crate::fault::Fault;
@@ -68,7 +69,7 @@ pub(crate) struct Plan {
     pub(crate) wait_cleanup: bool,
 }
 
-/// Makes the request; of a module, where there is one.
+/// Makes the request; of a module or in an image, where there is one.
 ///
 /// # Errors
 /// Names the flag, its value and the mend.
@@ -76,6 +77,7 @@ pub(crate) fn build(
     flags: &RunFlags,
     caller: &Caller<'_>,
     program: Option<&Program>,
+    image: Option<&Start>,
 ) -> Result<Plan, Fault> {
     boundary(&flags.boundary, program.is_some())?;
     let (mode, workspace) = workspace(flags.workspace.as_deref())?;
@@ -99,21 +101,25 @@ pub(crate) fn build(
             "`--workdir` is {directory:?}: an absolute path inside the sandbox is needed"
         )));
     }
+    let base = image.map_or_else(base_environment, Start::environment);
     let exec = ExecSpec {
-        argv: match program {
-            Some(program) => program.argv.clone(),
-            None => texts(&flags.command, "command")?,
+        argv: match (program, image) {
+            (Some(program), _) => program.argv.clone(),
+            (None, Some(image)) if flags.command.is_empty() => image.command()?,
+            (None, _) => texts(&flags.command, "command")?,
         },
-        env: environment(&flags.env, caller, tty.is_some())?,
-        cwd: flags.workdir.clone(),
+        env: environment(base, &flags.env, caller, tty.is_some())?,
+        cwd: flags.workdir.clone().or_else(|| image?.directory()),
         tty,
         stdin: tty.is_none() && feeds_stdin(flags, caller.stdin),
         artifacts: flags.artifact.clone(),
         module: program.map(|program| program.spec.clone()),
     };
     exec.check()?;
+    let mut sandbox = sandbox(&flags.limits, flags.warm.as_deref(), mode)?;
+    sandbox.image = image.map(|image| image.spec.clone());
     Ok(Plan {
-        sandbox: sandbox(&flags.limits, flags.warm.as_deref(), mode)?,
+        sandbox,
         exec,
         workspace,
         out: flags.out.clone(),
@@ -154,6 +160,7 @@ pub(crate) fn sandbox(
         limits: limits(flags)?,
         workspace,
         warm,
+        image: None,
         allow_unenforced: flags.allow_unenforced,
     })
 }
@@ -170,7 +177,7 @@ fn named<T>(flag: &str, value: Result<T, QuantityError>) -> Result<T, Fault> {
     value.map_err(|error| Fault::usage(format!("`--{flag}`: {error}")))
 }
 
-fn count<T: std::str::FromStr>(flag: &str, text: &str) -> Result<T, Fault> {
+pub(super) fn count<T: std::str::FromStr>(flag: &str, text: &str) -> Result<T, Fault> {
     text.parse().map_err(|_| {
         Fault::usage(format!(
             "`--{flag}`: `{}` is not a whole number",
@@ -297,17 +304,6 @@ fn boundary(flags: &BoundaryFlags, module: bool) -> Result<(), Fault> {
     }))
 }
 
-/// Instructions that `--fuel` names.
-///
-/// # Errors
-/// When it is no whole number from 1.
-pub(crate) fn fuel(text: &str) -> Result<u64, Fault> {
-    match count("fuel", text)? {
-        0 => Err(Fault::usage("`--fuel` is 0: at least 1 is needed")),
-        fuel => Ok(fuel),
-    }
-}
-
 /// The class that `--trust` names.
 ///
 /// # Errors
@@ -371,16 +367,17 @@ pub(crate) fn texts(values: &[OsString], field: &str) -> Result<Vec<String>, Fau
     values.iter().map(|value| text(value, field)).collect()
 }
 
-/// The declared environment.
+/// The declared environment, over what is there without a word.
 ///
 /// # Errors
 /// Names the entry and the mend.
 pub(crate) fn environment(
+    base: BTreeMap<String, String>,
     named: &[OsString],
     caller: &Caller<'_>,
     tty: bool,
 ) -> Result<BTreeMap<String, String>, Fault> {
-    let mut env = base_environment();
+    let mut env = base;
     if tty {
         let term = (caller.env)(crate::env::TERM.name).and_then(|term| term.into_string().ok());
         env.insert(
@@ -431,6 +428,7 @@ mod tests {
                 stdin,
                 terminal,
             },
+            None,
             None,
         )
     }

@@ -200,6 +200,10 @@ fn missing(record: &RunRecord, exit: &ExitStatus) -> Option<String> {
     let contract = record.contract.as_ref()?;
     let program = clean(contract.argv.first()?);
     match exit {
+        ExitStatus::NotFound if contract.image.is_some() => Some(format!(
+            "`{program}` is not in the image, or not in its PATH, or it wants an interpreter that is not there; \
+             `--env PATH=…` names other places"
+        )),
         ExitStatus::NotFound => Some(format!(
             "`{program}` is not in the sandbox: it has this host's system directories and \
              /workspace; bring files in with --workspace DIR"

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use leasehold_core::contract::{Contract, Enforcement};
+use leasehold_core::image::{ImageUse, User};
 use leasehold_core::limits::{Limit, Limits, Resource};
 use leasehold_core::quantity::{format_bytes, format_micros};
 use leasehold_core::record::RunRecord;
@@ -28,6 +29,9 @@ pub(crate) fn page(record: &RunRecord, directory: &Path) -> String {
         line(&mut text, "command", &clean(&contract.argv.join(" ")));
         if let Some(program) = &contract.program {
             line(&mut text, "module", &module::program(program));
+        }
+        if let Some(image) = &contract.image {
+            line(&mut text, "image", &self::image(image));
         }
     }
     line(
@@ -191,6 +195,12 @@ fn contract(text: &mut String, contract: &Contract) {
     for missing in &posture.missing {
         line(text, "missing", missing);
     }
+}
+
+/// The image, and who the command was in it.
+fn image(image: &ImageUse) -> String {
+    let User { uid, gid } = image.user;
+    format!("{}, as user {uid}:{gid}", image.digest)
 }
 
 /// Limits on one line; what was asked for has a star.

@@ -13,7 +13,9 @@ use leasehold_protocol::supervisor::{Event, Supplied, Target};
 
 use super::{Answer, new_sandbox_id, refuse, unix_ms};
 use crate::admit::{Admitted, Beside, admit, contract};
+use crate::image;
 use crate::log;
+use crate::make::Came;
 use crate::records::{Blank, RecordError};
 use crate::run::{Collection, Exec, Run};
 use crate::server::Server;
@@ -36,6 +38,9 @@ fn fits_supply(spec: &SandboxSpec, exec: &ExecSpec, told: Option<&Supplied>) -> 
             invalid("`module` needs a supplied program that reports: nobody else knows its end")
         }
         (Some(_), _) if exec.tty.is_some() => invalid("a supplied program takes no terminal"),
+        (Some(_), _) if spec.image.is_some() => {
+            invalid("a supplied program takes no image: it brings all it needs")
+        }
         (Some(_), _) if spec.warm.is_some() => {
             invalid("a waiting interpreter becomes no supplied program")
         }
@@ -48,7 +53,7 @@ struct Wanted {
     spec: SandboxSpec,
     /// The sandbox that was provisioned for it.
     parked: Option<Key>,
-    directory: Option<OwnedFd>,
+    came: Came,
     supply: Option<Supply>,
 }
 
@@ -60,12 +65,15 @@ impl Server {
         target: &Target,
         supplied: Option<Supplied>,
     ) -> Result<Wanted, PublicError> {
-        let directory = match target {
-            Target::New(spec) => self.directory(from, spec),
-            Target::Parked(_) => Ok(None),
+        let (directory, image) = match target {
+            Target::New(spec) => (
+                self.directory(from, spec),
+                image::take(self.connections.get_mut(&from), spec),
+            ),
+            Target::Parked(_) => (Ok(None), Ok(None)),
         };
         let supply = supplied.map(|told| supplied::take(self.connections.get_mut(&from), told));
-        let (directory, supply) = (directory?, supply.transpose()?);
+        let (directory, image, supply) = (directory?, image?, supply.transpose()?);
         let (spec, parked) = match target {
             Target::New(spec) => (spec.clone(), None),
             Target::Parked(id) => {
@@ -76,7 +84,7 @@ impl Server {
         Ok(Wanted {
             spec,
             parked,
-            directory,
+            came: Came { directory, image },
             supply,
         })
     }
@@ -96,7 +104,8 @@ impl Server {
             },
             None => {
                 self.room()?;
-                admit(&self.host, &wanted.spec, wanted.directory.is_some(), beside)?
+                let directory = wanted.came.directory.is_some();
+                admit(&self.host, &wanted.spec, directory, beside)?
             }
         };
         if self.stopping {
@@ -126,7 +135,7 @@ impl Server {
         let Wanted {
             spec,
             parked,
-            directory,
+            came,
             supply,
         } = wanted;
         let warm = parked.or_else(|| self.claimable(&spec, &admitted));
@@ -141,7 +150,7 @@ impl Server {
         let begun = Instant::now();
         let range = warm.and_then(|key| self.sandboxes[&key].leased_range());
         let told = supply.as_ref().map(|supply| &supply.told);
-        let contract = contract(&self.host, &admitted, spec.workspace, &exec, range, told);
+        let contract = contract(&self.host, &admitted, &spec, &exec, range, told);
         let bound = told.is_some_and(|told| told.bound);
         let record = RunRecord {
             contract: Some(contract),
@@ -162,7 +171,7 @@ impl Server {
         }
         match warm {
             Some(sandbox) => self.claim(key, sandbox, spec, admitted),
-            None => self.make_for_run(key, sandbox, spec, admitted, directory),
+            None => self.make_for_run(key, sandbox, spec, admitted, came),
         }
         self.step(key);
         self.name_run(key);

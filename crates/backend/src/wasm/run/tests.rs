@@ -21,6 +21,7 @@ pub(in crate::wasm) fn contract() -> Contract {
         network: "none".to_owned(),
         argv: Vec::new(),
         program: None,
+        image: None,
         env_names: Vec::new(),
         posture: Default::default(),
     }

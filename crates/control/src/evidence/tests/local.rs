@@ -36,6 +36,7 @@ fn record() -> RunRecord {
             network: "none".to_owned(),
             argv: vec!["true".to_owned()],
             program: None,
+            image: None,
             env_names: vec![],
             posture: Posture {
                 profile: "native/1".to_owned(),

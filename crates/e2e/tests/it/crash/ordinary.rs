@@ -55,7 +55,7 @@ fn after(script: &str, unshared: bool, command: &Command) -> Command {
 
 /// Runs with these words as `/etc/subuid` and `/etc/subgid`, which only this call sees.
 #[track_caller]
-fn with_ranges(instance: &Instance, ranges: &str, args: &[&str]) -> Running {
+pub(crate) fn with_ranges(instance: &Instance, ranges: &str, args: &[&str]) -> Running {
     let file = instance.scratch("etc").join("ranges");
     fs::write(&file, ranges).unwrap();
     let file = file.display();

@@ -27,14 +27,14 @@ fn every_way_in(who: Who, word: &str) {
     );
     let instance = Instance::of(who);
     let held = hold(&instance, &["run", "--", "sleep", "60"], "sleep");
-    equals_record(held.init, &[word, "init"]);
-    equals_record(held.workload, &[word, "workload", "cold", "pipes"]);
+    equals_record(held.init, &[word, "host", "init"]);
+    equals_record(held.workload, &[word, "host", "workload", "cold", "pipes"]);
     drop(held);
     let instance = Instance::of(who);
     let session = Session::start(&instance, &["run", "--tty", "--", "sleep", "60"]);
     let (init, workload) = await_workload(&instance, "sleep", || session.seen());
-    equals_record(init, &[word, "init"]);
-    equals_record(workload, &[word, "workload", "cold", "tty"]);
+    equals_record(init, &[word, "host", "init"]);
+    equals_record(workload, &[word, "host", "workload", "cold", "tty"]);
     drop(session);
     let instance = Instance::of(who);
     let pool = instance.cli(["pool", "1"]);
@@ -44,8 +44,8 @@ fn every_way_in(who: Who, word: &str) {
         let init = *inits(&instance, &parents).first()?;
         Some((init, *below(init, &parents).first()?))
     });
-    equals_record(init, &[word, "init"]);
-    equals_record(stub, &[word, "stub"]);
+    equals_record(init, &[word, "host", "init"]);
+    equals_record(stub, &[word, "host", "stub"]);
 }
 
 #[test]
@@ -91,8 +91,42 @@ fn p01_a_warm_interpreter_is_on_record() {
             .contains(&("fd 1".to_owned(), "pipe writes".to_owned()))
             .then_some(())
     });
-    equals_record(init, &["root", "init"]);
-    equals_record(workload, &["root", "workload", "pipes", "warm"]);
+    equals_record(init, &["root", "host", "init"]);
+    equals_record(workload, &["root", "host", "workload", "pipes", "warm"]);
+}
+
+/// In an image every process is what it is elsewhere, but for its root.
+#[test]
+fn p01_every_process_in_an_image_is_on_record() {
+    let needs = [Need::Root, Need::Program("umoci"), Need::Program("busybox")];
+    if !need("p01_every_process_in_an_image_is_on_record", &needs) {
+        return;
+    }
+    let instance = Instance::new();
+    let _ = crate::image_runs::plain(&instance, "tool:1");
+    let words = ["run", "--image", "tool:1", "--", "sleep", "60"];
+    let held = hold(&instance, &words, "sleep");
+    equals_record(held.init, &["root", "image", "init"]);
+    let workload = ["root", "image", "workload", "cold", "pipes"];
+    equals_record(held.workload, &workload);
+    // The control: by the record of a root of the host it differs.
+    let seen = snapshot::of(held.workload);
+    let found = differences(
+        RECORD,
+        &["root", "host", "workload", "cold", "pipes"],
+        &seen,
+    )
+    .join("\n");
+    for part in ["mount / = ro", "mount / = rw", "mount /usr", "exe"] {
+        assert!(found.contains(part), "`{part}` is no difference:\n{found}");
+    }
+    drop(held);
+    let instance = Instance::new();
+    let _ = crate::image_runs::plain(&instance, "tool:1");
+    let words = ["run", "--tty", "--image", "tool:1", "--", "sleep", "60"];
+    let session = Session::start(&instance, &words);
+    let (_, workload) = await_workload(&instance, "sleep", || session.seen());
+    equals_record(workload, &["root", "image", "workload", "cold", "tty"]);
 }
 
 /// The control: a process that nothing confines differs in every group of fields, and a field that the
@@ -108,7 +142,7 @@ fn p01_what_is_not_confined_differs() {
     until("the program", PATIENCE, || {
         (comm(pid) == "sleep").then_some(())
     });
-    let words = ["root", "workload", "cold", "pipes"];
+    let words = ["root", "host", "workload", "cold", "pipes"];
     let found = differences(RECORD, &words, &snapshot::of(pid)).join("\n");
     for part in [
         "status CapEff",

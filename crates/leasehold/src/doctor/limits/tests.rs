@@ -28,6 +28,7 @@ fn seen(end: EndReason) -> Seen {
                 network: "none".to_owned(),
                 argv: Vec::new(),
                 program: None,
+                image: None,
                 env_names: Vec::new(),
                 posture: Posture::default(),
             }),
