@@ -7,6 +7,7 @@
 use std::env;
 use std::error::Error;
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -71,7 +72,10 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     for program in &PROGRAMS {
         match build(program) {
-            Ok(file) => println!("cargo::rustc-env={}={}", program.variable, file.display()),
+            Ok((file, digest)) => {
+                println!("cargo::rustc-env={}={}", program.variable, file.display());
+                println!("cargo::rustc-env={}_DIGEST={digest:016x}", program.variable);
+            }
             Err(reason) => println!("cargo::error=cannot build {}: {reason}", program.name),
         }
     }
@@ -81,7 +85,8 @@ fn variable(name: &str) -> Result<String, Box<dyn Error>> {
     env::var(name).map_err(|_| format!("cargo did not set {name}").into())
 }
 
-fn build(program: &Program) -> Result<PathBuf, Box<dyn Error>> {
+/// Builds one. Gives its file, and a digest that tells versions apart.
+fn build(program: &Program) -> Result<(PathBuf, u64), Box<dyn Error>> {
     let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(variable("OUT_DIR")?);
     let crates = here.parent().ok_or("this crate has no parent folder")?;
@@ -105,7 +110,9 @@ fn build(program: &Program) -> Result<PathBuf, Box<dyn Error>> {
     if fs::read(&embedded).ok().as_ref() != Some(&bytes) {
         fs::write(&embedded, &bytes)?;
     }
-    Ok(embedded)
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    Ok((embedded, hasher.finish()))
 }
 
 /// Links the unwinder from its archive. As a shared library it takes each start a quarter of a

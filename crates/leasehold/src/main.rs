@@ -3,6 +3,7 @@
 
 mod artifacts;
 mod bench;
+mod carried;
 mod cli;
 mod doctor;
 mod env;

@@ -7,10 +7,10 @@ use leasehold_backend::process::start::{self, Begun, Endpoint};
 use leasehold_core::id::RunId;
 use leasehold_supervisor::paths::Paths;
 
+use crate::carried;
 use crate::env;
 use crate::fault::Fault;
 use crate::serve::home::Home;
-use crate::supervise;
 
 /// The directories this user and environment mean. Makes nothing.
 ///
@@ -20,15 +20,39 @@ pub(crate) fn paths() -> Result<Paths, Fault> {
     Paths::from_env().map_err(|error| Fault::usage("cannot tell the directories").because(&error))
 }
 
-/// How to reach or start the supervisor of some directories.
+/// How to reach the supervisor of some directories, where one runs.
+fn address(paths: &Paths) -> Endpoint {
+    Endpoint::new(
+        paths.run().to_owned(),
+        paths.state().to_owned(),
+        PathBuf::new(),
+    )
+}
+
+/// How to reach or start the supervisor of some directories. Its program is put into the run directory, if that is
+/// there.
 ///
 /// # Errors
-/// When there is no room in memory for the supervisor's program.
+/// When there is no room for the supervisor's program.
 pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
-    let (run, state) = (paths.run().to_owned(), paths.state().to_owned());
     Ok(Endpoint {
-        agent: supervise::AGENT,
-        ..Endpoint::new(run, state, supervise::program()?)
+        program: carried::supervisor(paths.run())?,
+        agent: carried::AGENT,
+        ..address(paths)
+    })
+}
+
+/// The program that runs here.
+///
+/// # Errors
+/// When it cannot be found.
+pub(crate) fn this_program() -> Result<PathBuf, Fault> {
+    let program = std::env::current_exe()
+        .map_err(|error| Fault::host("cannot find this program").because(&error))?;
+    // A program that was replaced while it runs has no path any more, and is still there.
+    Ok(match program.exists() {
+        true => program,
+        false => PathBuf::from("/proc/self/exe"),
     })
 }
 
@@ -89,7 +113,7 @@ pub(crate) fn begin() -> Option<Begun> {
 /// # Errors
 /// When one runs and cannot be talked to.
 pub(crate) fn connect(paths: &Paths) -> Result<Option<Client>, Fault> {
-    match Client::connect(&endpoint(paths)?) {
+    match Client::connect(&address(paths)) {
         Ok(client) => Ok(Some(client)),
         Err(ClientError::Absent { .. } | ClientError::Gone) => Ok(None),
         Err(error) => Err(client_fault(error)),

@@ -1,10 +1,7 @@
 //! Commands about the supervisor itself: becoming it, its pools, its end, and what a dead one left.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use leasehold_backend::process::client::{Client, ClientError};
@@ -16,6 +13,7 @@ use leasehold_supervisor::paths::Paths;
 use leasehold_supervisor::program::{IDLE_FLAG, LEASH_FLAG, WORD};
 use leasehold_supervisor::sweep::SweepReport;
 
+use crate::carried::{self, AGENT};
 use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
 use crate::fault::Fault;
 use crate::remote::stands_behind;
@@ -23,10 +21,6 @@ use crate::run::request;
 use crate::serve::home::Home;
 use crate::{place, voice};
 
-/// The static program that parents every sandbox.
-static SUPERVISOR: &[u8] = include_bytes!(env!("LEASEHOLD_SUPERVISOR"));
-/// The static program that every sandbox begins as.
-pub(crate) static AGENT: &[u8] = include_bytes!(env!("LEASEHOLD_AGENT"));
 /// How long a pool may take to fill.
 const FILL_PATIENCE: Duration = Duration::from_secs(120);
 /// How long a supervisor may take to end everything.
@@ -209,9 +203,11 @@ fn told(report: &SweepReport) -> String {
 /// `leasehold supervisor`: becomes its program.
 ///
 /// # Errors
-/// When the program cannot be executed.
+/// When a directory is refused, or the program cannot be executed.
 pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<u8, Fault> {
-    let mut command = process::Command::new(program()?);
+    let paths = place::paths()?;
+    place::make(&paths)?;
+    let mut command = process::Command::new(carried::supervisor(paths.run())?);
     let agent = memory::sealed("leasehold-agent", AGENT)
         .map_err(|error| Fault::host("cannot hold the agent's program").because(&error))?;
     command.stdin(agent).arg0("leasehold").arg(WORD);
@@ -222,27 +218,6 @@ pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<u8, Fault> {
         command.arg(LEASH_FLAG);
     }
     Err(Fault::host("cannot execute the supervisor").because(&command.exec()))
-}
-
-/// The path of the supervisor's program, in memory for as long as this process lives and for it and its children
-/// alone. Nobody can write it: what `/proc/PID/exe` of a supervisor leads to is sealed.
-///
-/// # Errors
-/// When there is no memory for it, or a hard limit on files leaves no room for it.
-pub(crate) fn program() -> Result<PathBuf, Fault> {
-    static PROGRAM: OnceLock<OwnedFd> = OnceLock::new();
-    leasehold_supervisor::raise_file_size()
-        .map_err(|error| Fault::host("no supervisor can begin").because(&error))?;
-    let file = match PROGRAM.get() {
-        Some(file) => file,
-        None => {
-            let file = memory::sealed("leasehold-supervisor", SUPERVISOR).map_err(|error| {
-                Fault::host("cannot hold the supervisor's program").because(&error)
-            })?;
-            PROGRAM.get_or_init(|| file)
-        }
-    };
-    Ok(format!("/proc/self/fd/{}", file.as_raw_fd()).into())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The supervisor as a static program of its own, which `leasehold` carries and executes from memory.
+//! The supervisor as a static program of its own, which `leasehold` carries.
 
 fn main() -> std::process::ExitCode {
     leasehold_supervisor::program::main()

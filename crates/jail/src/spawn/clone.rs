@@ -13,7 +13,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::thread::UnshareFlags;
+use rustix::thread::{CpuSet, UnshareFlags};
 
 use crate::mount::last_errno;
 
@@ -119,6 +119,20 @@ pub(super) fn clone_process(
     }
 }
 
+/// Keeps the caller on its core, where what it clones begins too: the caller is about to wait for it, and on another
+/// core it may have to wait in turn. Gives where the caller could be before.
+fn stay() -> Option<CpuSet> {
+    let all = rustix::thread::sched_getaffinity(None).ok()?;
+    let core = rustix::thread::sched_getcpu();
+    let mut here = CpuSet::new();
+    if core >= CpuSet::MAX_CPU || !all.is_set(core) {
+        return None;
+    }
+    here.set(core);
+    rustix::thread::sched_setaffinity(None, &here).ok()?;
+    Some(all)
+}
+
 /// Bytes of stack for a process beside this one.
 const BESIDE_STACK: usize = 64 << 10;
 
@@ -157,6 +171,7 @@ impl Beside {
             parent: Some(rustix::process::getpid()),
             said: said.as_fd(),
         };
+        let anywhere = stay();
         // SAFETY: the stack is memory of our own, aligned, large enough, and kept until the process
         // is reaped; stacks grow down from its end. The task is used before the answer alone, for
         // which this frame waits, and by nobody else meanwhile. The process ends by a signal or by
@@ -169,6 +184,9 @@ impl Beside {
                 (&raw mut task).cast(),
             )
         };
+        if let Some(cores) = anywhere {
+            let _ = rustix::thread::sched_setaffinity(None, &cores);
+        }
         let pid = match pid {
             pid if pid > 0 => rustix::process::Pid::from_raw(pid).ok_or(Errno::SRCH)?,
             _ => return Err(last_errno()),

@@ -126,7 +126,7 @@ impl Arena {
     /// # Errors
     /// When this program cannot be found.
     pub(crate) fn command(&self, words: &[&str]) -> Result<Command, Fault> {
-        let mut command = Command::new(place::endpoint(&self.paths)?.program);
+        let mut command = Command::new(place::this_program()?);
         command
             .args(words)
             .env(env::STATE_DIR.name, self.paths.state())

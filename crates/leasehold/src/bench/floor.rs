@@ -27,7 +27,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::arena::{self, Arena, PATIENCE};
-use crate::supervise::AGENT;
+use crate::carried::AGENT;
 
 /// Id of the workload inside.
 const WORKLOAD: u32 = 1_000;
