@@ -20,6 +20,8 @@ struct Program {
     opt_level: &'static str,
     /// The variable that names its file.
     variable: &'static str,
+    /// The one that tells its versions apart.
+    digest: &'static str,
     /// Whether it has the debug assertions of this crate.
     failpoints: bool,
 }
@@ -31,6 +33,7 @@ const PROGRAMS: [Program; 2] = [
         sources: &["agent", "jail", "protocol", "core"],
         opt_level: "s",
         variable: "LEASEHOLD_AGENT",
+        digest: "LEASEHOLD_AGENT_DIGEST",
         failpoints: false,
     },
     Program {
@@ -38,6 +41,7 @@ const PROGRAMS: [Program; 2] = [
         sources: &["supervisor", "jail", "protocol", "core"],
         opt_level: "2",
         variable: "LEASEHOLD_SUPERVISOR",
+        digest: "LEASEHOLD_SUPERVISOR_DIGEST",
         failpoints: true,
     },
 ];
@@ -74,7 +78,7 @@ fn main() {
         match build(program) {
             Ok((file, digest)) => {
                 println!("cargo::rustc-env={}={}", program.variable, file.display());
-                println!("cargo::rustc-env={}_DIGEST={digest:016x}", program.variable);
+                println!("cargo::rustc-env={}={digest:016x}", program.digest);
             }
             Err(reason) => println!("cargo::error=cannot build {}: {reason}", program.name),
         }
