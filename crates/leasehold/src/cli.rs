@@ -3,6 +3,7 @@
 pub(crate) mod daemon;
 pub(crate) mod help;
 pub(crate) mod image;
+pub(crate) mod quick;
 pub(crate) mod template;
 
 use std::ffi::OsString;

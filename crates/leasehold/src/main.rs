@@ -40,6 +40,9 @@ fn main() -> ExitCode {
         return ExitCode::from(leasehold_image::unpack::child::main());
     }
     let begun = is_run().then(place::begin).flatten();
+    if let Some(flags) = cli::quick::run(std::env::args_os().skip(1)) {
+        return end(dispatch(Command::Run(Box::new(flags)), begun));
+    }
     let parsed = cli::help::command()
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches));
