@@ -5,14 +5,14 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use leasehold_core::digest::Digest;
 use leasehold_core::image::LayerName;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, openat, readlinkat};
 use serde::{Deserialize, Serialize};
 
-use super::files::{self, open_lock};
+use super::files::{self, names, open_lock};
 use super::records::Image;
 use super::{Scope, Store};
 use crate::document::Config;
@@ -185,19 +185,43 @@ impl Store {
         open_layer(&self.at("layers"))
     }
 
-    /// Takes a lease. The caller keeps collection away.
+    /// Takes a lease. The caller keeps collection away. Removes some that nobody holds any more, so that there are
+    /// never many of them.
     fn lease(&self, image: &Image) -> Result<Lease> {
-        let path = self.at("leases").join(files::random_name()?);
-        let file = open_lock(&path)?;
-        flock(&file, FlockOperation::LockShared).map_err(at("lock", &path))?;
+        let directory = self.at("leases");
+        for name in names(&directory)?.into_iter().take(LEASES_LOOKED_AT) {
+            drop_dead(&directory.join(name));
+        }
         let record = LeaseRecord {
             image: image.digest,
             blobs: image.blobs().collect(),
             layers: image.layers.iter().map(|layer| layer.key.clone()).collect(),
         };
-        let written = serde_json::to_writer(&file, &record);
-        written.map_err(|error| at("write", &path)(std::io::Error::other(error)))?;
-        Ok(Lease { file })
+        loop {
+            let path = directory.join(files::random_name()?);
+            let file = open_lock(&path)?;
+            flock(&file, FlockOperation::LockShared).map_err(at("lock", &path))?;
+            let found = rustix::fs::fstat(&file).map_err(at("look at", &path))?;
+            // Somebody took it for a dead one before it was locked.
+            if found.st_nlink == 0 {
+                continue;
+            }
+            let written = serde_json::to_writer(&file, &record);
+            written.map_err(|error| at("write", &path)(std::io::Error::other(error)))?;
+            return Ok(Lease { file });
+        }
+    }
+}
+
+/// Leases that are looked at when one is taken: twice as many as one run can leave.
+const LEASES_LOOKED_AT: usize = 16;
+
+/// Removes a lease that nobody holds. One that cannot be looked at stays for the collection.
+fn drop_dead(path: &Path) {
+    if let Ok(file) = File::open(path)
+        && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    {
+        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -421,3 +421,21 @@ fn what_dead_makers_left_is_removed_at_the_next_start() {
     ground.store();
     assert_eq!(count(&store, "work"), 0);
 }
+
+/// Whoever takes a lease removes some that nobody holds; one that is held stays.
+#[test]
+fn dead_leases_do_not_pile_up_and_live_ones_stay() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let image = load(&ground, &store, &[Tar::new().file("a", b"a").end()]).unwrap();
+    let take = || store.mount_plan(&Scope::host(), &image.digest).unwrap();
+    let held = take();
+    for _ in 0..40 {
+        drop(take());
+    }
+    let there = count(&store, "leases");
+    assert!(there <= 2, "{there} leases");
+    assert_eq!(store.collect(true).unwrap().leases, 1);
+    drop(held);
+    assert_eq!(store.collect(true).unwrap().leases, 0);
+}

@@ -399,7 +399,26 @@ static SETPRIORITY: Branch = low(2, Test::AnyBit(1 << 31), REFUSED, Rule::Allow)
 
 static SETRLIMIT: Branch = low(0, Test::OneOf(&[libc::RLIMIT_CORE]), NO_LIMIT, Rule::Allow);
 
+/// Limits of one's own are one's own; those of another are read and not set. A process of a sandbox may have the
+/// user id of our init, where ids are few or the command is user 0 of an image, and could end it so.
 static PRLIMIT: Branch = low(
+    0,
+    Test::OneOf(&[0]),
+    Rule::If(&PRLIMIT_OWN),
+    Rule::If(&PRLIMIT_OTHER_LOW),
+);
+
+static PRLIMIT_OTHER_LOW: Branch =
+    low(2, Test::OneOf(&[0]), Rule::If(&PRLIMIT_OTHER_HIGH), REFUSED);
+
+static PRLIMIT_OTHER_HIGH: Branch = Branch {
+    word: Word::High(2),
+    test: Test::OneOf(&[0]),
+    then: Rule::Allow,
+    otherwise: REFUSED,
+};
+
+static PRLIMIT_OWN: Branch = low(
     1,
     Test::OneOf(&[libc::RLIMIT_CORE]),
     Rule::If(&PRLIMIT_NEW_LOW),

@@ -251,6 +251,9 @@ fn the_program_takes_away_arguments() {
     let limit: [u64; 2] = [0, 0];
     let (one, zero) = (1u64, 0u64);
     let (one, zero, limit) = (pointer(&one), pointer(&zero), pointer(&limit));
+    // No more descriptors than there are, so that it may be set.
+    let roomy: [u64; 2] = [64, 64];
+    let roomy = pointer(&roomy);
     let scheduler = libc::SYS_sched_setscheduler;
     for case in [
         case(
@@ -273,6 +276,12 @@ fn the_program_takes_away_arguments() {
             libc::SYS_prlimit64,
             [0, 4, limit],
             EINVAL,
+        ),
+        case(
+            "limit of a named process",
+            libc::SYS_prlimit64,
+            [u64::from(std::process::id()), 7, roomy],
+            EPERM,
         ),
     ] {
         attempt(&case);

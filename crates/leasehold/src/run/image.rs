@@ -97,7 +97,7 @@ pub(crate) fn find(paths: &Paths, name: &str, talk: bool) -> Result<Chosen, Faul
     odd(&plan).map_or(Ok(()), |what| {
         Err(Fault::usage(what)
             .about(about(name))
-            .hint("make `/etc` a directory in the image, with nothing but files at these names"))
+            .hint("make `/etc` a directory in the image, and `hosts`, `hostname` and `resolv.conf` in it files"))
     })?;
     let told = |error: ImageError| image::fault(&error).about(about(name));
     let account = plan.account(OTHERWISE).map_err(told)?;

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use leasehold_backend::process::start::Begun;
 use leasehold_core::error::ErrorKind;
 use leasehold_core::id::RunId;
+use leasehold_core::isolation::Isolation;
 use leasehold_core::record::RunRecord;
 use leasehold_protocol::supervisor::{Request, Target};
 use leasehold_supervisor::paths::Paths;
@@ -118,6 +119,12 @@ fn named(flags: &RunFlags, paths: &Paths) -> Result<(Option<Chosen>, Option<Prog
     match &flags.image {
         // What the command names is of the image.
         Some(name) => {
+            if flags.boundary.isolation.as_deref() == Some(Isolation::Wasm.word()) {
+                return Err(
+                    Fault::usage("`--image` and `--isolation wasm` exclude each other")
+                        .hint("leave one away: a command of an image is no module"),
+                );
+            }
             let talk = request::telling(flags) == Telling::Line;
             Ok((Some(image::find(paths, name, talk)?), None))
         }
