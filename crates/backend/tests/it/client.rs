@@ -233,13 +233,14 @@ fn a_supervisor_that_leaves_the_field_is_started_again() {
     assert_eq!(starts.trim(), "xxx");
 }
 
-/// What it has done at each moment is in its file: it reads one byte before anything else, then another, then the
-/// agent.
+/// What it has done at each moment is in its file: it reads one byte before anything else; when somebody can connect to
+/// it, it is given the agent, and then told so.
 #[test]
 fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
     let dir = Scratch::new();
-    let script = "exec 3<&1; word=$(head -c1 <&3); echo \"<$word>\" >> \"$LEASEHOLD_RUN_DIR/words\"; \
-        [ \"$word\" = g ] || exit 0; echo \"<$(head -c1 <&3)$(cat)>\" >> \"$LEASEHOLD_RUN_DIR/words\"; \
+    let script = "exec 3<&1 4<&0; word=$(head -c1 <&3); echo \"<$word>\" >> \"$LEASEHOLD_RUN_DIR/words\"; \
+        [ \"$word\" = g ] || exit 0; \
+        (echo \"<$(head -c1 <&3)$(cat <&4)>\" >> \"$LEASEHOLD_RUN_DIR/words\") & \
         PLAY=alone exec \"$0\" --exact client::plays_the_supervisor";
     let endpoint = Endpoint {
         agent: b"agent",
@@ -259,6 +260,10 @@ fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
     assert!(wanted.is_some());
     let client = Client::connect_or_go_on(&endpoint, wanted).unwrap();
     assert!(client.started_it());
+    let deadline = Instant::now() + SOON;
+    while !words().contains("agent") && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(words(), "<>\n<g>\n<wagent>\n");
 }
 
