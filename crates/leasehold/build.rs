@@ -1,8 +1,9 @@
 //! Builds the agent and the supervisor first, as static programs in a target folder of their own, and says where
 //! they are.
 //!
-//! The crate embeds both with `include_bytes!`. They are always release builds, whatever this crate is built as; where it has debug assertions the supervisor has them too, and with them
-//! the failpoints of the tests. A failed build of one fails this build.
+//! The crate embeds both with `include_bytes!`. They are always release builds, whatever this crate is built as;
+//! where it has debug assertions the supervisor has them too, and with them the failpoints of the tests. A failed
+//! build of one fails this build.
 
 use std::env;
 use std::error::Error;
@@ -26,7 +27,7 @@ struct Program {
     failpoints: bool,
 }
 
-/// In the order they are built in.
+/// All of them.
 const PROGRAMS: [Program; 2] = [
     Program {
         name: "leasehold-agent",

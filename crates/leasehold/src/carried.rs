@@ -2,10 +2,11 @@
 //!
 //! The supervisor is executed from a file of its run directory: copying it into memory takes a tenth of a start.
 //! Whoever can write there commands the supervisor anyway, since its socket is there. Where that file cannot be, or
-//! nothing is executed from there, it is executed from sealed memory. Its name holds a digest of it, so that two
-//! versions leave each other alone.
+//! nothing is executed from there, it is executed from sealed memory. Its name holds a digest of it, so that no
+//! version executes another's; there is the file of one version at a time.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -85,10 +86,12 @@ fn remove_all(directory: BorrowedFd<'_>) -> io::Result<()> {
 /// Writes a file that has no name before it is whole, so that one that was begun and not finished is nowhere.
 fn make(directory: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(directory, ".", flags, Mode::from_raw_mode(0o500))?;
-    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o500))?;
-    memory::write_all(&file, bytes)?;
-    rustix::fs::fsync(&file)?;
+    let mode = Mode::from_raw_mode(0o500);
+    let mut file = File::from(rustix::fs::openat(directory, ".", flags, mode)?);
+    // Whatever the mask of modes is.
+    rustix::fs::fchmod(&file, mode)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     match rustix::fs::linkat(CWD, &path, directory, name, AtFlags::SYMLINK_FOLLOW) {
         // Somebody else was first, with the same bytes.

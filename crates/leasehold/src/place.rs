@@ -20,8 +20,8 @@ pub(crate) fn paths() -> Result<Paths, Fault> {
     Paths::from_env().map_err(|error| Fault::usage("cannot tell the directories").because(&error))
 }
 
-/// How to reach the supervisor of some directories, where one runs.
-fn address(paths: &Paths) -> Endpoint {
+/// How to reach the supervisor of some directories, where one runs. Changes nothing.
+pub(crate) fn address(paths: &Paths) -> Endpoint {
     Endpoint::new(
         paths.run().to_owned(),
         paths.state().to_owned(),

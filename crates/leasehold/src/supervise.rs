@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use leasehold_backend::process::client::{Client, ClientError};
 use leasehold_core::spec::WorkspaceMode;
-use leasehold_protocol::memory;
 use leasehold_protocol::supervisor::Request;
+use leasehold_protocol::{leash, memory};
 
 use leasehold_supervisor::paths::Paths;
-use leasehold_supervisor::program::{IDLE_FLAG, LEASH_FLAG, WORD};
+use leasehold_supervisor::program::{IDLE_FLAG, WORD};
 use leasehold_supervisor::sweep::SweepReport;
 
 use crate::carried::{self, AGENT};
@@ -215,7 +215,7 @@ pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<u8, Fault> {
         command.args([IDLE_FLAG, &seconds.to_string()]);
     }
     if flags.leashed {
-        command.arg(LEASH_FLAG);
+        command.arg(leash::FLAG);
     }
     Err(Fault::host("cannot execute the supervisor").because(&command.exec()))
 }

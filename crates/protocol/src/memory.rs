@@ -59,16 +59,6 @@ pub fn sealed(label: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 /// # Errors
 /// When there is no memory for it, or the kernel refuses.
 pub fn fill(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
-    write_all(&file, bytes)?;
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
-    seal(&file)
-}
-
-/// Writes bytes to a file, from where it is.
-///
-/// # Errors
-/// When there is no room for them, or the kernel refuses.
-pub fn write_all(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
         match rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))? {
@@ -76,7 +66,8 @@ pub fn write_all(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
             count => rest = &rest[count..],
         }
     }
-    Ok(())
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+    seal(&file)
 }
 
 /// Whether it is a memory file that is sealed or can be.

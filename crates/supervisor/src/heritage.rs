@@ -133,7 +133,7 @@ pub(crate) fn shed() -> Result<Vec<String>, Shortage> {
 }
 
 /// Raises how long a file of this process may be, as far as it goes. Whoever begins a supervisor writes its program
-/// into memory first, and would be killed at the limit.
+/// and the agent's, and would be killed at the limit.
 ///
 /// # Errors
 /// When the hard limit leaves no room for a supervisor either.

@@ -25,8 +25,6 @@ use crate::start::{self, Config, IDLE_EXIT};
 pub const WORD: &str = "supervisor";
 /// The flag before the seconds without anything to do after which it goes.
 pub const IDLE_FLAG: &str = "--idle";
-/// The flag of a leashed one.
-pub const LEASH_FLAG: &str = leash::FLAG;
 /// Environment variable: whether systemd may be asked for control groups.
 pub const SCOPE_VARIABLE: &str = "LEASEHOLD_SCOPE";
 
@@ -191,7 +189,7 @@ impl Words {
             leashed: false,
         };
         while let Some(word) = words.next() {
-            if word == LEASH_FLAG {
+            if word == leash::FLAG {
                 read.leashed = true;
                 continue;
             }
@@ -246,7 +244,7 @@ mod tests {
         assert_eq!(read(&["supervisor"]), words(usual, false));
         assert_eq!(read(&["supervisor", "--idle", "7"]), words(7, false));
         assert_eq!(
-            read(&["supervisor", LEASH_FLAG, "--idle", "0"]),
+            read(&["supervisor", leash::FLAG, "--idle", "0"]),
             words(0, true)
         );
         for (words, named) in [

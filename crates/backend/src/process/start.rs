@@ -1,7 +1,7 @@
 //! Finding the supervisor, and starting it where there is none.
 //!
-//! The supervisor is a program of its own, which the command line carries. It becomes leader by a lock of its own; of two
-//! starters one wins and the other's child leaves with status 0, so starting is always safe. It
+//! The supervisor is a program of its own, which the command line carries. It becomes leader by a lock of its
+//! own; of two starters one wins and the other's child leaves with status 0, so starting is always safe. It
 //! leaves the caller's session by itself. Nothing here removes a lock or a socket.
 
 use std::ffi::OsString;

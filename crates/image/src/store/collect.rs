@@ -2,16 +2,15 @@
 //! download that nobody went on with for a day, and a lease whose holders are all gone.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use super::Store;
 use super::files::{names, read_record, remove, remove_all};
-use super::plan::LeaseRecord;
+use super::plan::{LeaseRecord, dead};
 use super::records::Image;
 use super::verify::Alteration;
 use crate::error::{ImageError, Result, at};
@@ -134,8 +133,7 @@ impl Store {
     fn leases(&self, roots: &mut Roots, done: &mut Collected, dry_run: bool) -> Result<()> {
         for name in names(&self.at("leases"))? {
             let path = self.at("leases").join(name);
-            let file = File::open(&path).map_err(at("open", &path))?;
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            if let Some(_held) = dead(&path)? {
                 if !dry_run {
                     remove(&path)?;
                 }

@@ -190,7 +190,11 @@ impl Store {
     fn lease(&self, image: &Image) -> Result<Lease> {
         let directory = self.at("leases");
         for name in names(&directory)?.into_iter().take(LEASES_LOOKED_AT) {
-            drop_dead(&directory.join(name));
+            // One that cannot be looked at stays for the collection.
+            let path = directory.join(name);
+            if let Ok(Some(_held)) = dead(&path) {
+                let _ = std::fs::remove_file(path);
+            }
         }
         let record = LeaseRecord {
             image: image.digest,
@@ -213,17 +217,8 @@ impl Store {
     }
 }
 
-/// Leases that are looked at when one is taken: twice as many as one run can leave.
+/// Leases that are looked at when one is taken. Their names are random, so that the dead stay a small part of the live.
 const LEASES_LOOKED_AT: usize = 16;
-
-/// Removes a lease that nobody holds. One that cannot be looked at stays for the collection.
-fn drop_dead(path: &Path) {
-    if let Ok(file) = File::open(path)
-        && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-    {
-        let _ = std::fs::remove_file(path);
-    }
-}
 
 impl Image {
     /// All bytes it is made of.
@@ -231,6 +226,13 @@ impl Image {
         let layers = self.layers.iter().map(|layer| layer.blob);
         [self.digest, self.config].into_iter().chain(layers)
     }
+}
+
+/// A lease that nobody holds any more, held so that nobody can: whoever takes it for his own then sees that it is gone.
+pub(super) fn dead(path: &Path) -> Result<Option<File>> {
+    let file = File::open(path).map_err(at("open", path))?;
+    let alone = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    Ok(alone.then_some(file))
 }
 
 /// Opens a directory of the store.

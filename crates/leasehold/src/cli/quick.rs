@@ -1,5 +1,5 @@
-//! A run's words read without the parser of all commands: making that one takes longer than a cold start has, and a
-//! run needs a twentieth of it.
+//! A run's words read without the parser of all commands. The supervisor of a cold run waits for the end of the reading,
+//! and making that parser would be half of it.
 
 use std::ffi::OsString;
 

@@ -92,7 +92,7 @@ async fn serve(config: &Config, home: &Home, descriptors: Arc<Descriptors>) -> R
     let running_max = running_max(config, width);
     let worker = home.worker();
     // Before anything is opened, and so before anything is changed.
-    understood(place::endpoint(&worker)?).await?;
+    understood(place::address(&worker)).await?;
     let store = SqliteStore::open(Options::new(home.own()))
         .map_err(|error| Fault::host("cannot open the database").because(&error))?;
     let store = Arc::new(store);
