@@ -285,17 +285,21 @@ impl World {
 
     /// What the chain of a run says, checked link by link.
     pub(crate) async fn facts(&self, run: &RunId) -> Vec<RunFact> {
-        let events: Vec<Event> = self.store.events(run.clone(), 0).await.unwrap();
+        // A run that goes on may add an event between the two reads, so its row is read around them.
+        let (head, events) = loop {
+            let before = self.store.run(None, run.clone()).await.unwrap().head;
+            let events: Vec<Event> = self.store.events(run.clone(), 0).await.unwrap();
+            let after = self.store.run(None, run.clone()).await.unwrap().head;
+            if before.count == after.count {
+                break (after, events);
+            }
+        };
         let mut prev = Digest::ZERO;
         for (seq, event) in events.iter().enumerate() {
             assert_eq!((event.seq, event.prev), (seq as u64, prev));
             prev = event.digest().unwrap();
         }
-        let row = self.store.run(None, run.clone()).await.unwrap();
-        assert_eq!(
-            (row.head.count, row.head.digest),
-            (events.len() as u64, prev)
-        );
+        assert_eq!((head.count, head.digest), (events.len() as u64, prev));
         events.into_iter().map(|event| event.fact).collect()
     }
 
