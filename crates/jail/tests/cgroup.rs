@@ -258,6 +258,10 @@ fn stubborn(count: &AtomicU32) -> i32 {
             }
             if bare_fork() == 0 {
                 count.fetch_add(1, Ordering::SeqCst);
+                // What ended waits to be reaped and holds numbers that the others need for their first fork.
+                while count.load(Ordering::SeqCst) < 3 {
+                    std::hint::spin_loop();
+                }
                 loop {
                     // Keeps replacing itself, so that no list of pids is right for long.
                     if bare_fork() > 0 {
