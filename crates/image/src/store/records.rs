@@ -123,11 +123,20 @@ impl Store {
         if let Ok(digest) = Digest::parse(text) {
             return self.image(scope, &digest)?.ok_or_else(absent);
         }
-        let full = crate::reference::Reference::parse(text).map(|name| name.to_string());
-        for name in [Some(text.to_owned()), full.ok()].into_iter().flatten() {
+        let reference = crate::reference::Reference::parse(text);
+        let full = reference.as_ref().ok().map(ToString::to_string);
+        for name in [Some(text.to_owned()), full].into_iter().flatten() {
             if let Some(name) = read_record::<Name>(&self.name_path(scope, &name))? {
                 return self.image(scope, &name.digest)?.ok_or_else(absent);
             }
+        }
+        if text.contains('@') {
+            // The digest says which; what is wrong with the name before it is told all the same.
+            let digest = reference?.digest();
+            let image = digest
+                .map(|digest| self.image(scope, &digest))
+                .transpose()?;
+            return image.flatten().ok_or_else(absent);
         }
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use leasehold_backend::seam::ImageFiles;
+use leasehold_core::digest::Digest;
 use leasehold_core::image::{ImageSpec, RootDirectory, User};
 use leasehold_core::spec::base_environment;
 use leasehold_image::ImageError;
 use leasehold_image::document::Process;
-use leasehold_image::store::Scope;
 use leasehold_image::store::plan::{At, Lease, MountPlan};
+use leasehold_image::store::{Scope, Store};
 use leasehold_supervisor::paths::Paths;
 
 use crate::fault::Fault;
@@ -76,6 +78,17 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
+    /// What goes to a backend, for good.
+    ///
+    /// # Errors
+    /// When the lease cannot be passed on.
+    pub(crate) fn into_files(self) -> std::io::Result<ImageFiles> {
+        Ok(ImageFiles {
+            layers: self.layers,
+            lease: self.lease.as_fd().try_clone_to_owned()?,
+        })
+    }
+
     /// What goes with the request, in its order.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.layers.as_fd(), self.lease.as_fd()]
@@ -90,10 +103,24 @@ pub(crate) fn find(paths: &Paths, name: &str, talk: bool) -> Result<Chosen, Faul
     place::make(paths)?;
     let store = image::below(paths.state())?;
     let scope = Scope::host();
-    let found = store
-        .find(&scope, name)
-        .and_then(|image| store.mount_plan(&scope, &image.digest));
-    let plan = found.map_err(|error| absent(&error, name))?;
+    let found = store.find(&scope, name);
+    let digest = found.map_err(|error| absent(&error, name))?.digest;
+    take(&store, &scope, digest, name, talk)
+}
+
+/// Takes a lease on an image of a scope and puts together what a sandbox needs of it.
+///
+/// # Errors
+/// When it is not here, or names a user that it does not know.
+pub(crate) fn take(
+    store: &Store,
+    scope: &Scope,
+    digest: Digest,
+    name: &str,
+    talk: bool,
+) -> Result<Chosen, Fault> {
+    let plan = store.mount_plan(scope, &digest);
+    let plan = plan.map_err(|error| absent(&error, name))?;
     odd(&plan).map_or(Ok(()), |what| {
         Err(Fault::usage(what)
             .about(about(name))
@@ -170,7 +197,6 @@ fn absent(error: &ImageError, name: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::digest::Digest;
 
     fn start(process: Process) -> Start {
         let spec = ImageSpec {
