@@ -80,6 +80,18 @@ impl Store {
         self.write_record(&self.name_path(scope, name), &record)
     }
 
+    /// Whether this scope has an image with all its layers.
+    ///
+    /// # Errors
+    /// When its record cannot be read.
+    pub fn whole(&self, scope: &Scope, digest: &Digest) -> Result<bool> {
+        let image = self.image(scope, digest)?;
+        Ok(image.is_some_and(|image| {
+            let mut layers = image.layers.iter();
+            layers.all(|layer| self.layer_stands(&layer.key))
+        }))
+    }
+
     /// The image of a digest, if this scope has it.
     ///
     /// # Errors
@@ -140,10 +152,20 @@ impl Store {
         }
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !hex || digits.len() < DIGITS_MIN {
+        if !hex || digits.is_empty() {
             return Err(absent());
         }
         let images = self.images(scope)?;
+        if digits.len() < DIGITS_MIN {
+            let begins = images
+                .iter()
+                .any(|image| image.digest.hex().starts_with(digits));
+            return Err(match begins {
+                // Too few to stand for an image for long, even where there is one alone.
+                true => ImageError::Ambiguous(shown(text.as_bytes())),
+                false => absent(),
+            });
+        }
         let mut found = images
             .into_iter()
             .filter(|image| image.digest.hex().starts_with(digits));

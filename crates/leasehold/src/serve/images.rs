@@ -254,10 +254,8 @@ impl Images for Stocked {
 
     fn here(&self, tenant: Name, digest: Digest) -> Doing<'_, bool> {
         Box::pin(self.with(move |store| {
-            let found = scope(&tenant).and_then(|scope| store.image(&scope, &digest));
-            found
-                .map(|found| found.is_some())
-                .map_err(|error| told(&error))
+            let found = scope(&tenant).and_then(|scope| store.whole(&scope, &digest));
+            found.map_err(|error| told(&error))
         }))
     }
 

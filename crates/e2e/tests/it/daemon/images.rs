@@ -133,7 +133,7 @@ fn a_run_in_an_image_has_its_digest_in_contract_and_evidence_and_leaves_no_lease
     ]);
     let said = said.status_is(0);
     assert!(said.err().contains("pulls the image"), "{said:?}");
-    let digest = rig.daemon.instance().cli(["image", "ls", "--json"]).json()[0]["digest"]
+    let digest = rig.daemon.instance().cli(["image", "ls", "--json"]).json()[0]["image"]["digest"]
         .as_str()
         .unwrap()
         .to_owned();
@@ -210,6 +210,6 @@ fn a_pull_that_is_refused_is_told_with_its_mend_and_one_that_is_left_ends() {
         let answer = rig.daemon.post("/v1/runs", &[], &body);
         assert_eq!(answer.status, status, "{name}: {answer:?}");
     }
-    assert_eq!(rig.daemon.sandboxes(), Vec::<String>::new());
+    assert_eq!(rig.daemon.taken(), 0);
     assert_eq!(rig.leases(), 0);
 }
