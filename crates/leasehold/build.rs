@@ -1,7 +1,7 @@
-//! Builds the agent and the supervisor first, as static programs in a target folder of their own, and says where
-//! they are.
+//! Builds the programs inside a sandbox and the supervisor first, as static programs in a target folder of their own,
+//! and says where they are.
 //!
-//! The crate embeds both with `include_bytes!`. They are always release builds, whatever this crate is built as;
+//! The crate embeds them with `include_bytes!`. They are always release builds, whatever this crate is built as;
 //! where it has debug assertions the supervisor has them too, and with them the failpoints of the tests. A failed
 //! build of one fails this build.
 
@@ -15,34 +15,41 @@ use std::process::Command;
 /// A static program.
 struct Program {
     name: &'static str,
+    package: &'static str,
     /// Its own crate first.
     sources: &'static [&'static str],
     /// Which optimization `CARGO_PROFILE_RELEASE_OPT_LEVEL` asks for.
     opt_level: &'static str,
-    /// The variable that names its file.
+    /// The variable that names its file; with `_DIGEST` behind it, the one that tells its versions apart.
     variable: &'static str,
-    /// The one that tells its versions apart.
-    digest: &'static str,
     /// Whether it has the debug assertions of this crate.
     failpoints: bool,
 }
 
 /// All of them.
-const PROGRAMS: [Program; 2] = [
+const PROGRAMS: [Program; 3] = [
+    Program {
+        name: "leasehold-init",
+        package: "leasehold-agent",
+        sources: &["agent", "jail", "protocol", "core"],
+        opt_level: "s",
+        variable: "LEASEHOLD_INIT",
+        failpoints: false,
+    },
     Program {
         name: "leasehold-agent",
+        package: "leasehold-agent",
         sources: &["agent", "jail", "protocol", "core"],
         opt_level: "s",
         variable: "LEASEHOLD_AGENT",
-        digest: "LEASEHOLD_AGENT_DIGEST",
         failpoints: false,
     },
     Program {
         name: "leasehold-supervisor",
+        package: "leasehold-supervisor",
         sources: &["supervisor", "jail", "protocol", "core"],
         opt_level: "2",
         variable: "LEASEHOLD_SUPERVISOR",
-        digest: "LEASEHOLD_SUPERVISOR_DIGEST",
         failpoints: true,
     },
 ];
@@ -79,7 +86,7 @@ fn main() {
         match build(program) {
             Ok((file, digest)) => {
                 println!("cargo::rustc-env={}={}", program.variable, file.display());
-                println!("cargo::rustc-env={}={digest:016x}", program.digest);
+                println!("cargo::rustc-env={}_DIGEST={digest:016x}", program.variable);
             }
             Err(reason) => println!("cargo::error=cannot build {}: {reason}", program.name),
         }
@@ -170,7 +177,7 @@ fn run_cargo(
     command
         .current_dir(crates.join(program.sources[0]))
         .args(["build", "--release", "--quiet"])
-        .args(["--package", program.name, "--bin", program.name])
+        .args(["--package", program.package, "--bin", program.name])
         .args(["--target", triple, "--target-dir"])
         .arg(folder)
         .envs(PROFILE)

@@ -1,6 +1,6 @@
 //! Puts an agent behind a TCP port, so that a stock client in its debug mode can talk to it.
 //!
-//! `bridge AGENT [ADDRESS]` starts the program AGENT in its mode `serve`, listens on ADDRESS
+//! `bridge AGENT [ADDRESS]` starts the program AGENT, listens on ADDRESS
 //! (127.0.0.1:49983 when absent) and passes every accepted socket over the channel. For tests by
 //! hand; it confines nothing, and the agent acts on whatever tree it is started in.
 
@@ -22,7 +22,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let (channel, theirs) = UnixStream::pair()?;
     // The shell moves the channel to where the agent expects it.
     let mut child = Command::new("/bin/sh")
-        .args(["-c", "exec \"$0\" serve 3<&0 </dev/null"])
+        .args(["-c", "exec \"$0\" 3<&0 </dev/null"])
         .arg(agent)
         .stdin(OwnedFd::from(theirs))
         .spawn()?;

@@ -16,7 +16,6 @@ use leasehold_jail::{posture, sys};
 use leasehold_protocol::guest::{CONTROL_LEN, Control, INIT_FD, STUB_FD, SetupStep, SignalTarget};
 use leasehold_protocol::socket::{recv_with_fds, send_with_fds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};
@@ -46,8 +45,6 @@ struct Init {
     notice: Option<OwnedFd>,
     stub: Pid,
     main_ended: bool,
-    /// This program, to start the agent from; `None` where `/proc` does not show it.
-    program: Option<OwnedFd>,
     agent: Option<Pid>,
     /// There may be more to collect than was at the last turn.
     backlog: bool,
@@ -89,13 +86,12 @@ impl Init {
         root: Root,
     ) -> Result<Self, (OwnedFd, Failure)> {
         match Self::prepare(&control, socket, warm, root) {
-            Ok((events, notice, stub, program)) => Ok(Self {
+            Ok((events, notice, stub)) => Ok(Self {
                 control,
                 events,
                 notice: Some(notice),
                 stub,
                 main_ended: false,
-                program,
                 agent: None,
                 backlog: false,
             }),
@@ -109,17 +105,15 @@ impl Init {
         socket: OwnedFd,
         warm: Option<Warm>,
         root: Root,
-    ) -> Result<(OwnedFd, OwnedFd, Pid, Option<OwnedFd>), Failure> {
+    ) -> Result<(OwnedFd, OwnedFd, Pid), Failure> {
         let in_loop = |errno: Errno| (SetupStep::Loop, errno.raw_os_error());
         rustix::io::fcntl_setfd(control, FdFlags::CLOEXEC).map_err(in_loop)?;
         rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(in_loop)?;
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let program = rustix::fs::openat(CWD, "/proc/self/exe", flags, Mode::empty()).ok();
         posture::init().map_err(|error| (stub::setup_step(&error), error.errno()))?;
         let events = sys::child_events().map_err(|error| (SetupStep::Loop, io_errno(&error)))?;
         let (notice, ready) = pipe_with(PipeFlags::CLOEXEC).map_err(in_loop)?;
         let stub = start_stub(socket, ready, warm, root)?;
-        Ok((events, notice, stub, program))
+        Ok((events, notice, stub))
     }
 
     fn run(&mut self) -> ExitCode {
@@ -251,10 +245,9 @@ impl Init {
     }
 
     fn start_agent(&mut self, fds: &[OwnedFd]) {
-        let started = match (fds, &self.program, self.agent) {
-            ([channel], Some(program), None) => start_agent(program, channel),
-            ([_], Some(_), Some(_)) => Err(Errno::ALREADY.raw_os_error()),
-            ([_], None, _) => Err(Errno::NOSYS.raw_os_error()),
+        let started = match (fds, self.agent) {
+            ([channel, program], None) => start_agent(program, channel),
+            ([_, _], Some(_)) => Err(Errno::ALREADY.raw_os_error()),
             _ => Err(Errno::INVAL.raw_os_error()),
         };
         let (pid, errno) = match started {
@@ -281,13 +274,13 @@ fn start_stub(
     .map_err(|error| (SetupStep::Stub, io_errno(&error)))
 }
 
-/// Starts this program again as the agent, with the channel as its descriptor 3. Waits until the
+/// Starts the agent, whose program came along, with the channel as its descriptor 3. Waits until the
 /// kernel took it.
 fn start_agent(program: &OwnedFd, channel: &OwnedFd) -> Result<Pid, i32> {
     let (outcome, report) = pipe_with(PipeFlags::CLOEXEC).map_err(Errno::raw_os_error)?;
     let path = [b"PATH=".as_slice(), DEFAULT_PATH].concat();
     let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
-    let argv = [text(b"leasehold-agent"), text(b"serve")];
+    let argv = [text(b"leasehold-agent")];
     let env = [text(&path), text(b"LANG=C.UTF-8")];
     let keep = [program.as_fd(), channel.as_fd(), report.as_fd()];
     let pid = sys::spawn_child(&keep, || {

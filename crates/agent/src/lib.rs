@@ -1,8 +1,9 @@
-//! The static program inside every sandbox, in three modes.
+//! The two static programs inside a sandbox.
 //!
-//! [`init`] is PID 1, [`stub`] becomes the first command, [`serve`] is the agent of a session. This
-//! program decides nothing about policy: it does what the host says on inherited sockets, and the
-//! host believes none of its answers further than the protocol goes.
+//! Every sandbox begins as `leasehold-init`, a small one: [`init`] is PID 1, [`stub`] becomes the first command.
+//! `leasehold-agent`, which has [`serve`], an HTTP server, is executed on demand, for a session. Neither decides
+//! anything about policy: they do what the host says on inherited sockets, and the host believes none of
+//! their answers further than the protocol goes.
 
 pub mod init;
 pub mod program;
@@ -17,40 +18,35 @@ use leasehold_jail::landlock::Root;
 use leasehold_jail::{posture, sys};
 use leasehold_protocol::guest::{INIT_FD, STUB_FD};
 
-/// What this process is to be.
+/// What a process of the first program is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Init(Option<warm::Warm>, Root),
+    /// A stub without an init.
     Stub,
-    Serve,
 }
 
-/// Status of a process that was started in no known mode.
+/// Status of a process that was started in no known mode, or without its descriptors.
 const USAGE: u8 = 64;
 
-/// Reads the mode from the arguments: the first that names one, program name included.
+/// Reads the mode from the arguments after the program's name.
 fn mode(arguments: &[String]) -> Option<Mode> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let words = match words[..] {
-        ["init" | "stub" | "serve", ..] => &words[..],
-        [_, ref rest @ ..] => rest,
-        [] => &[],
-    };
-    match words {
-        ["init"] => Some(Mode::Init(None, Root::Template)),
-        ["init", "--image"] => Some(Mode::Init(None, Root::Image)),
-        ["init", "--warm", "python"] => Some(Mode::Init(Some(warm::Warm::Python), Root::Template)),
+    match words[..] {
+        [] => Some(Mode::Init(None, Root::Template)),
+        ["--image"] => Some(Mode::Init(None, Root::Image)),
+        ["--warm", "python"] => Some(Mode::Init(Some(warm::Warm::Python), Root::Template)),
         ["stub"] => Some(Mode::Stub),
-        ["serve"] => Some(Mode::Serve),
         _ => None,
     }
 }
 
-/// Runs the mode that the arguments of this process name.
+/// `leasehold-init`: the mode that the arguments of this process name.
 #[must_use]
-pub fn main() -> ExitCode {
+pub fn first() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
-        .take(4)
+        .skip(1)
+        .take(3)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
     match mode(&arguments) {
@@ -59,11 +55,16 @@ pub fn main() -> ExitCode {
             Ok(socket) => ExitCode::from(stub::run(&socket, None, None, Root::Template)),
             Err(_) => ExitCode::from(USAGE),
         },
-        Some(Mode::Serve) => match (posture::hide(), sys::inherited(INIT_FD)) {
-            (Ok(()), Ok(channel)) => serve::main(channel),
-            _ => ExitCode::from(USAGE),
-        },
         None => ExitCode::from(USAGE),
+    }
+}
+
+/// `leasehold-agent`: serves a session on its inherited channel.
+#[must_use]
+pub fn agent() -> ExitCode {
+    match (posture::hide(), sys::inherited(INIT_FD)) {
+        (Ok(()), Ok(channel)) => serve::main(channel),
+        _ => ExitCode::from(USAGE),
     }
 }
 
@@ -81,25 +82,20 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_one_of_the_arguments() {
-        let plain = Some(Mode::Init(None, Root::Template));
-        assert_eq!(read(&["leasehold-agent", "init"]), plain);
-        assert_eq!(read(&["init"]), plain);
+    fn the_arguments_name_the_mode() {
+        assert_eq!(read(&[]), Some(Mode::Init(None, Root::Template)));
+        assert_eq!(read(&["--image"]), Some(Mode::Init(None, Root::Image)));
         assert_eq!(
-            read(&["x", "init", "--image"]),
-            Some(Mode::Init(None, Root::Image))
-        );
-        assert_eq!(
-            read(&["x", "init", "--warm", "python"]),
+            read(&["--warm", "python"]),
             Some(Mode::Init(Some(warm::Warm::Python), Root::Template))
         );
-        assert_eq!(read(&["x", "serve"]), Some(Mode::Serve));
+        assert_eq!(read(&["stub"]), Some(Mode::Stub));
         for words in [
             &["x"][..],
-            &[],
-            &["x", "init", "--warm"],
-            &["x", "init", "--image", "--warm"],
-            &["x", "stub", "y"],
+            &[""],
+            &["--warm"],
+            &["--image", "--warm"],
+            &["stub", "y"],
         ] {
             assert_eq!(read(words), None, "{words:?}");
         }

@@ -1,7 +1,7 @@
-//! Entry of the program inside every sandbox; all of it is in the library.
+//! Entry of the agent of a session; all of it is in the library.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    leasehold_agent::main()
+    leasehold_agent::agent()
 }

@@ -1,7 +1,7 @@
 //! Sandboxes made by the real spawner on the real kernel, looked at from the host and from inside.
 //!
 //! This program is two things. Outside it runs the cases one after another (a name given as argument
-//! selects those that contain it; `--bench` and `--park` measure instead). Inside a sandbox it *is* the agent: the
+//! selects those that contain it; `--bench` and `--park` measure instead). Inside a sandbox it *is* the first program: the
 //! spawner executes a copy of it, and it answers requests on its control socket.
 
 #![allow(
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args();
     let program = args.next().unwrap_or_default();
     let rest: Vec<String> = args.collect();
-    if program == "leasehold-agent" {
+    if program == "leasehold-init" {
         return probe::run(&rest);
     }
     if rest.first().is_some_and(|first| first == rootless::MARK) {

@@ -1,4 +1,4 @@
-//! The two static programs that this one carries, and where they are executed from.
+//! The static programs that this one carries, and where they are executed from.
 //!
 //! The supervisor is executed from a file of its run directory: copying it into memory takes a tenth of a start.
 //! Whoever can write there commands the supervisor anyway, since its socket is there. Where that file cannot be, or
@@ -17,6 +17,8 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, StatVfsMountFl
 use crate::fault::Fault;
 
 /// The static program that every sandbox begins as.
+pub(crate) static INIT: &[u8] = include_bytes!(env!("LEASEHOLD_INIT"));
+/// The static program of a session inside a sandbox.
 pub(crate) static AGENT: &[u8] = include_bytes!(env!("LEASEHOLD_AGENT"));
 /// The static program that parents every sandbox.
 static SUPERVISOR: &[u8] = include_bytes!(env!("LEASEHOLD_SUPERVISOR"));

@@ -37,6 +37,7 @@ pub(crate) fn address(paths: &Paths) -> Endpoint {
 pub(crate) fn endpoint(paths: &Paths) -> Result<Endpoint, Fault> {
     Ok(Endpoint {
         program: carried::supervisor(paths.run())?,
+        init: carried::INIT,
         agent: carried::AGENT,
         ..address(paths)
     })

@@ -13,7 +13,7 @@ use leasehold_supervisor::paths::Paths;
 use leasehold_supervisor::program::{IDLE_FLAG, WORD};
 use leasehold_supervisor::sweep::SweepReport;
 
-use crate::carried::{self, AGENT};
+use crate::carried::{self, INIT};
 use crate::cli::{PoolFlags, SupervisorFlags, SweepFlags};
 use crate::fault::Fault;
 use crate::remote::stands_behind;
@@ -208,9 +208,9 @@ pub(crate) fn supervisor(flags: &SupervisorFlags) -> Result<u8, Fault> {
     let paths = place::paths()?;
     place::make(&paths)?;
     let mut command = process::Command::new(carried::supervisor(paths.run())?);
-    let agent = memory::sealed("leasehold-agent", AGENT)
-        .map_err(|error| Fault::host("cannot hold the agent's program").because(&error))?;
-    command.stdin(agent).arg0("leasehold").arg(WORD);
+    let init = memory::sealed("leasehold-init", INIT)
+        .map_err(|error| Fault::host("cannot hold the program of its sandboxes").because(&error))?;
+    command.stdin(init).arg0("leasehold").arg(WORD);
     if let Some(seconds) = flags.idle {
         command.args([IDLE_FLAG, &seconds.to_string()]);
     }

@@ -5,5 +5,5 @@
 pub const FLAG: &str = "--leashed";
 /// It is wanted.
 pub const GO: u8 = b'g';
-/// The agent's program, its standard input, is whole and sealed.
+/// Init's program, its standard input, is whole and sealed.
 pub const WHOLE: u8 = b'w';

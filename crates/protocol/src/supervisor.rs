@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::socket::{FrameError, frame};
 
 /// Version of this protocol. Both sides refuse another one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Name of the copy of a collected file below `runs/<run>/artifacts` of the state directory; `place` is
 /// that of its row in the record.
@@ -129,7 +129,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         held: bool,
     },
-    /// Start the agent in a provisioned sandbox. Answer: `Channel` with a stream socket to it.
+    /// Start the agent in a provisioned sandbox: one descriptor, its program in a sealed memory file (see
+    /// [`crate::memory`]). Answer: `Channel` with a stream socket to it.
     Agent {
         /// Which sandbox.
         sandbox: SandboxId,

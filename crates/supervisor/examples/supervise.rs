@@ -1,19 +1,19 @@
-//! The supervisor alone, for tests and for trying things by hand: `supervise AGENT [IDLE_MS]`.
+//! The supervisor alone, for tests and for trying things by hand: `supervise INIT [IDLE_MS]`.
 //! The directories come from the environment as always.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_protocol::memory;
-use leasehold_supervisor::program::Agent;
+use leasehold_supervisor::program::InitProgram;
 use leasehold_supervisor::{Config, IDLE_EXIT, paths::Paths, retention::Retention};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (Some(agent), idle) = (arguments.next(), arguments.next()) else {
+    let (Some(init), idle) = (arguments.next(), arguments.next()) else {
         return ExitCode::from(2);
     };
-    let (Ok(paths), Ok(agent)) = (Paths::from_env(), std::fs::read(agent)) else {
+    let (Ok(paths), Ok(init)) = (Paths::from_env(), std::fs::read(init)) else {
         return ExitCode::from(2);
     };
     let idle = idle
@@ -22,12 +22,12 @@ fn main() -> ExitCode {
     let Ok(retention) = Retention::from_env() else {
         return ExitCode::from(2);
     };
-    let Ok(agent) = memory::sealed("leasehold-agent", &agent) else {
+    let Ok(init) = memory::sealed("leasehold-init", &init) else {
         return ExitCode::from(2);
     };
     leasehold_supervisor::main(Config {
         paths,
-        agent: Agent::whole(agent),
+        init: InitProgram::whole(init),
         retention,
         idle_exit: idle.unwrap_or(IDLE_EXIT),
         scope: true,

@@ -2,7 +2,7 @@
 
 mod runs;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leasehold_core::digest::Digest;
@@ -13,6 +13,7 @@ use leasehold_core::record::{Observed, Residue, Usage};
 use leasehold_core::sandbox::state::State;
 use leasehold_core::spec::SandboxSpec;
 use leasehold_protocol::guest::Control;
+use leasehold_protocol::memory;
 use leasehold_protocol::supervisor::{Call, Event, Request, SandboxStatus, VERSION};
 
 use crate::admit::{Beside, admit};
@@ -84,7 +85,10 @@ impl Server {
                 count,
                 held,
             } => self.on_pool((from, tag), sandbox, count, held),
-            Request::Agent { sandbox } => self.agent(from, tag, &sandbox),
+            Request::Agent { sandbox } => {
+                let program = self.file_of(from)?;
+                self.agent(from, tag, &sandbox, &program)
+            }
             Request::Usage { sandbox } => {
                 let usage = self.usage(&sandbox)?;
                 self.notify(from, tag, Event::Usage(usage));
@@ -92,10 +96,8 @@ impl Server {
             }
             Request::Destroy { sandbox } => self.destroy(from, tag, &sandbox),
             Request::Keep { digest } => {
-                let file = self.connections.get_mut(&from);
-                let file = file.and_then(crate::connection::Connection::take_fd);
-                let none = || refuse(ErrorKind::Invalid, "no file came with it");
-                self.kept.put(digest, file.ok_or_else(none)?)?;
+                let file = self.file_of(from)?;
+                self.kept.put(digest, file)?;
                 self.notify(from, tag, Event::Done);
                 Ok(())
             }
@@ -232,7 +234,19 @@ impl Server {
         }
     }
 
-    fn agent(&mut self, from: Key, tag: u64, id: &SandboxId) -> Answer {
+    /// The file that came with a call.
+    fn file_of(&mut self, from: Key) -> Result<OwnedFd, PublicError> {
+        let caller = self.connections.get_mut(&from);
+        caller
+            .and_then(crate::connection::Connection::take_fd)
+            .ok_or_else(|| refuse(ErrorKind::Invalid, "no file came with it"))
+    }
+
+    fn agent(&mut self, from: Key, tag: u64, id: &SandboxId, program: &OwnedFd) -> Answer {
+        if !memory::is_sealed(program) {
+            let message = "the agent's program is no sealed memory file: it could change";
+            return Err(refuse(ErrorKind::Invalid, message));
+        }
         let missing = || refuse(ErrorKind::NotFound, format!("sandbox `{id}` is not there"));
         let key = self.sandbox_ids.get(id).copied().ok_or_else(missing)?;
         let Some(sandbox) = self.sandboxes.get_mut(&key) else {
@@ -267,7 +281,7 @@ impl Server {
         }
         let init = sandbox.init.as_ref().ok_or_else(missing)?;
         let message = Control::StartAgent.encode();
-        let fds = [std::os::fd::AsFd::as_fd(&theirs)];
+        let fds = [theirs.as_fd(), program.as_fd()];
         leasehold_protocol::socket::send_with_fds(init, &message, &fds).map_err(failed)?;
         sandbox.agents.push_back((from, tag, ours));
         Ok(())

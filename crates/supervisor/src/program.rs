@@ -1,11 +1,11 @@
 //! What the supervisor's program is told by its arguments and its environment, the word it waits for, and the
-//! agent it is given.
+//! program of its sandboxes that it is given.
 //!
 //! It is a program apart from the command line, static and small: it is loaded in a fraction of the time, every
 //! sandbox is copied from it, and what it has not, such as a reader of images or a network, nobody can misuse in it.
-//! Standard input is the agent's program, a memory file that may still be empty. A *leashed* one is begun before it is
+//! Standard input is init's program, a memory file that may still be empty. A *leashed* one is begun before it is
 //! known whether it is wanted: its standard output is a socket at which it is told so ([`GO`](leash::GO)), and then that the
-//! agent's file is whole and sealed ([`WHOLE`](leash::WHOLE)); the other end is held by who began it.
+//! init's file is whole and sealed ([`WHOLE`](leash::WHOLE)); the other end is held by who began it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -28,7 +28,7 @@ pub const IDLE_FLAG: &str = "--idle";
 /// Environment variable: whether systemd may be asked for control groups.
 pub const SCOPE_VARIABLE: &str = "LEASEHOLD_SCOPE";
 
-/// How long whoever wants us may take to fill the agent's file.
+/// How long whoever wants us may take to fill init's file.
 const FILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What [`SCOPE_VARIABLE`] holds is neither of its words.
@@ -41,8 +41,8 @@ pub struct ScopeError(String);
 enum ProgramError {
     #[error("the arguments are `supervisor [--idle SECONDS]`, and `{0}` is not of them")]
     Argument(String),
-    #[error("standard input is not the agent's program: `leasehold supervisor` begins one")]
-    NoAgent,
+    #[error("standard input is not init's program: `leasehold supervisor` begins one")]
+    NoInit,
     #[error("cannot tell the directories")]
     Paths(#[from] PathsError),
     #[error(transparent)]
@@ -81,7 +81,7 @@ fn config(words: &Words) -> Result<Config, ProgramError> {
     let file = duplicate(&io::stdin())
         .ok()
         .filter(|file| memory::can_be_sealed(file))
-        .ok_or(ProgramError::NoAgent)?;
+        .ok_or(ProgramError::NoInit)?;
     let leash = words
         .leashed
         .then(|| duplicate(&io::stdout()))
@@ -90,7 +90,7 @@ fn config(words: &Words) -> Result<Config, ProgramError> {
     Ok(Config {
         idle_exit: words.idle,
         paths: Paths::from_env()?,
-        agent: Agent {
+        init: InitProgram {
             file,
             leash: leash.map(|leash| (leash, Instant::now() + FILL_PATIENCE)),
         },
@@ -106,15 +106,15 @@ fn hears(leash: impl AsFd, expected: u8) -> bool {
         && byte[0] == expected
 }
 
-/// The agent's program, which every sandbox executes.
+/// Init's program, which every sandbox executes.
 #[derive(Debug)]
-pub struct Agent {
+pub struct InitProgram {
     file: OwnedFd,
     /// Where it is told that the file is whole, and when it must have been, until it was.
     leash: Option<(OwnedFd, Instant)>,
 }
 
-impl Agent {
+impl InitProgram {
     /// One that is in its file already.
     #[must_use]
     pub fn whole(file: OwnedFd) -> Self {
@@ -260,31 +260,31 @@ mod tests {
         }
     }
 
-    /// An agent whose file is open, and the other end of its leash.
-    fn awaited(patience: Duration) -> (Agent, UnixStream) {
+    /// One whose file is open, and the other end of its leash.
+    fn awaited(patience: Duration) -> (InitProgram, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let agent = Agent {
+        let init = InitProgram {
             file: memory::create("test").unwrap(),
             leash: Some((theirs.into(), Instant::now() + patience)),
         };
-        (agent, ours)
+        (init, ours)
     }
 
     #[test]
-    fn an_agent_is_awaited_until_it_is_whole_and_sealed() {
-        let (mut agent, mut ours) = awaited(FILL_PATIENCE);
-        agent.look().unwrap();
-        assert!(agent.is_awaited(), "nobody has said anything");
-        memory::seal(&agent.file).unwrap();
+    fn an_init_is_awaited_until_it_is_whole_and_sealed() {
+        let (mut init, mut ours) = awaited(FILL_PATIENCE);
+        init.look().unwrap();
+        assert!(init.is_awaited(), "nobody has said anything");
+        memory::seal(&init.file).unwrap();
         ours.write_all(&[leash::WHOLE]).unwrap();
-        agent.look().unwrap();
-        assert!(!agent.is_awaited());
-        agent.look().unwrap();
+        init.look().unwrap();
+        assert!(!init.is_awaited());
+        init.look().unwrap();
     }
 
     #[test]
-    fn an_agent_that_does_not_come_whole_is_told() {
-        let told = |mut agent: Agent| agent.look().unwrap_err().to_string();
+    fn an_init_that_does_not_come_whole_is_told() {
+        let told = |mut init: InitProgram| init.look().unwrap_err().to_string();
         let (open, mut ours) = awaited(FILL_PATIENCE);
         ours.write_all(&[leash::WHOLE]).unwrap();
         assert!(told(open).contains("not sealed"));

@@ -38,7 +38,7 @@ use crate::uids::Uids;
 pub(crate) const FDS_PER_SANDBOX: u64 = 28;
 /// Bytes moved from a pipe to its spool in one go.
 const BUFFER: usize = 128 << 10;
-/// Pause between two looks for the agent's program, until it is there.
+/// Pause between two looks for init's program, until it is there.
 const AGENT_LOOK: Duration = Duration::from_millis(2);
 /// How long an orderly end may take before the supervisor leaves the rest to parent-death signals
 /// and the next sweep.
@@ -250,7 +250,7 @@ impl Server {
             let now = Instant::now();
             let wait = if self.wants_refill() {
                 Some(Duration::ZERO)
-            } else if self.spawner_seed.awaits_agent() {
+            } else if self.spawner_seed.awaits_init() {
                 Some(AGENT_LOOK)
             } else {
                 self.timers.wait(now)
@@ -260,7 +260,7 @@ impl Server {
             for happening in happened {
                 self.handle(happening);
             }
-            self.look_for_agent();
+            self.look_for_init();
             let now = Instant::now();
             while let Some(timer) = self.timers.due(now) {
                 self.on_timer(timer);

@@ -4,7 +4,7 @@
 //! Somebody waits for the first sandbox, and it cannot be made before the spawner has built its
 //! template. So the spawner is forked as early as can be, and all else is done meanwhile: callers
 //! are let in, control groups are made, and what a dead predecessor left is swept. Calls are taken
-//! when that is done, orders wait in the spawner's socket. The agent's program is put in its file by
+//! when that is done, orders wait in the spawner's socket. Init's program is put in its file by
 //! whoever began us, beside all that; it is asked for when the first sandbox is on its way.
 //!
 //! The supervisor cannot take `no_new_privs`: as an ordinary user its spawner is mapped by set-uid
@@ -30,7 +30,7 @@ use crate::ledger::Ledger;
 use crate::lock::Lock;
 use crate::log;
 use crate::paths::Paths;
-use crate::program::Agent;
+use crate::program::InitProgram;
 use crate::records::Records;
 use crate::retention::Retention;
 use crate::rootless;
@@ -51,7 +51,7 @@ pub struct Config {
     /// Its directories.
     pub paths: Paths,
     /// The program that every sandbox executes.
-    pub agent: Agent,
+    pub init: InitProgram,
     /// How long it stays with nothing to do.
     pub idle_exit: Duration,
     /// How long what runs leave is kept.
@@ -124,7 +124,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let capacity = room_for_sandboxes()?;
     let root = rustix::process::geteuid().is_root();
     let spawner_seed = SpawnerSeed {
-        agent: config.agent,
+        init: config.init,
         rootless: (!root).then(rootless::find),
     };
     // A scope takes in this process alone, so it comes before the first child.
@@ -227,10 +227,10 @@ impl Server {
         self.cannot_work(&error);
     }
 
-    /// Looks for the agent's program, if it was not there yet.
-    pub(crate) fn look_for_agent(&mut self) {
-        if let Err(error) = self.spawner_seed.agent.look() {
-            log::failure("the agent's program cannot be used", &error);
+    /// Looks for init's program, if it was not there yet.
+    pub(crate) fn look_for_init(&mut self) {
+        if let Err(error) = self.spawner_seed.init.look() {
+            log::failure("init's program cannot be used", &error);
             self.cannot_work(&error);
         }
     }
@@ -254,14 +254,14 @@ impl Server {
 /// What a spawner is started with, any number of times.
 #[derive(Debug)]
 pub(crate) struct SpawnerSeed {
-    agent: Agent,
+    init: InitProgram,
     rootless: Option<RootlessIds>,
 }
 
 impl SpawnerSeed {
-    /// Whether the agent's program may not be there yet.
-    pub(crate) fn awaits_agent(&self) -> bool {
-        self.agent.is_awaited()
+    /// Whether init's program may not be there yet.
+    pub(crate) fn awaits_init(&self) -> bool {
+        self.init.is_awaited()
     }
 
     pub(crate) fn start(&self) -> Result<Spawner, SpawnError> {
@@ -273,9 +273,9 @@ impl SpawnerSeed {
     fn begin(&self) -> Result<Spawner, SpawnError> {
         // A duplicate of an open descriptor fails only when there are no more descriptors at all,
         // and then there is no spawner either.
-        let agent = self.agent.share().map_err(|_| SpawnError::Gone)?;
+        let init = self.init.share().map_err(|_| SpawnError::Gone)?;
         Spawner::begin(SpawnerConfig {
-            agent,
+            init,
             rootless: self.rootless,
         })
     }

@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use leasehold_protocol::guest::{Control, ExecStep, ROUSE, SignalTarget, StubReply};
 use rustix::io::Errno;
 
-use crate::sandbox::{Sandbox, able, drain, readable, request, run};
+use crate::sandbox::{Sandbox, able, agent_program, drain, readable, request, run};
 
 #[test]
 fn a_command_runs_and_its_end_is_told() {
     if !able("a_command_runs_and_its_end_is_told") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let script = "read line; echo \"out $line\"; echo err >&2; pwd; exit 3";
     let outcome = sandbox.run(&request(&["sh", "-c", script]), b"hello\n");
     assert_eq!(outcome.stdout, "out hello\n/tmp\n");
@@ -30,7 +30,7 @@ fn the_standard_descriptors_open_by_name() {
         return;
     }
     let script = "read a < /dev/stdin; echo \"$a\" > /dev/stdout; echo err > /dev/stderr";
-    let outcome = Sandbox::parked(&["init"]).run(&request(&["bash", "-c", script]), b"in\n");
+    let outcome = Sandbox::parked(&[]).run(&request(&["bash", "-c", script]), b"in\n");
     assert_eq!((&*outcome.stdout, &*outcome.stderr), ("in\n", "err\n"));
 }
 
@@ -58,7 +58,7 @@ fn a_large_request_arrives_whole() {
 fn failure(
     change: impl FnOnce(&mut leasehold_protocol::guest::ExecRequest),
 ) -> (ExecStep, Errno, i32) {
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let mut request = request(&["true"]);
     change(&mut request);
     let pipes = sandbox.send(&request);
@@ -99,7 +99,7 @@ fn a_broken_message_ends_the_stub() {
     if !able("a_broken_message_ends_the_stub") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     sandbox.transmit(&[0xff; 64], &[]);
     let reply = sandbox.reply().map(|(reply, _)| reply);
     let errno = Errno::PROTO.raw_os_error();
@@ -115,20 +115,20 @@ fn a_roused_stub_takes_its_message_or_sleeps_again() {
         return;
     }
     let message = request(&["sh", "-c", "echo $0"]);
-    let together = Sandbox::parked(&["init"]);
+    let together = Sandbox::parked(&[]);
     let pipe = || rustix::pipe::pipe().unwrap();
     let ((input, _to), (from, output), (_from_error, error)) = (pipe(), pipe(), pipe());
     together.transmit(&[ROUSE; 3], &[]);
     together.transmit(&message.encode(), &[&input, &output, &error]);
     drop((input, output, error));
     assert_eq!(drain(from), "sh\n");
-    let late = Sandbox::parked(&["init"]);
+    let late = Sandbox::parked(&[]);
     for _ in 0..2 {
         late.transmit(&[ROUSE], &[]);
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(late.run(&message, b"").stdout, "sh\n");
-    let vain = Sandbox::parked(&["init"]);
+    let vain = Sandbox::parked(&[]);
     vain.transmit(&[ROUSE], &[]);
     rustix::net::shutdown(&vain.stub, rustix::net::Shutdown::Both).unwrap();
     assert_eq!(vain.hear(), Some(Control::MainExited { status: 0 }));
@@ -141,7 +141,7 @@ fn init_goes_on_when_its_stub_ends_amid_a_message() {
     if !able("init_goes_on_when_its_stub_ends_amid_a_message") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let message = request(&["sh", "-c", "exit 3"]).encode();
     sandbox.transmit(&message[..message.len() - 4], &[]);
     std::thread::sleep(std::time::Duration::from_millis(20));
@@ -162,7 +162,7 @@ fn a_command_has_memory_of_its_own() {
     if !able("a_command_has_memory_of_its_own") {
         return;
     }
-    let script = "cat /proc/self/maps | grep -c leasehold-agent; \
+    let script = "cat /proc/self/maps | grep -c leasehold-init; \
         for f in mem maps environ; do cat /proc/1/$f > /dev/null 2>&1 && echo $f; done; echo over";
     let outcome = run(&["sh", "-c", script]);
     assert_eq!(outcome.stdout, "0\nover\n", "{outcome:?}");
@@ -173,7 +173,7 @@ fn a_stub_that_nobody_needs_ends_quietly() {
     if !able("a_stub_that_nobody_needs_ends_quietly") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     rustix::net::shutdown(&sandbox.stub, rustix::net::Shutdown::Both).unwrap();
     assert_eq!(sandbox.hear(), Some(Control::MainExited { status: 0 }));
 }
@@ -183,7 +183,7 @@ fn a_terminal_is_the_commands_own() {
     if !able("a_terminal_is_the_commands_own") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let script = "tty; stty size; read line; echo \"got $line\"; ls -ln $(tty)";
     let mut wanted = request(&["sh", "-c", script]);
     wanted.tty = Some((33, 101));
@@ -210,7 +210,7 @@ fn signals_reach_the_group_of_the_command() {
     if !able("signals_reach_the_group_of_the_command") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let (to, from, error) = sandbox.send(&request(&["sh", "-c", "sleep 100 & echo on; wait"]));
     assert!(sandbox.reply().is_none());
     readable(&from);
@@ -227,7 +227,7 @@ fn signals_reach_everything_but_init() {
     if !able("signals_reach_everything_but_init") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let script = "trap '' TERM; setsid sleep 100 & echo on; wait";
     let (to, from, error) = sandbox.send(&request(&["sh", "-c", script]));
     assert!(sandbox.reply().is_none());
@@ -248,7 +248,7 @@ fn the_end_of_the_control_socket_ends_everything() {
     if !able("the_end_of_the_control_socket_ends_everything") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let (to, from, error) = sandbox.send(&request(&["sh", "-c", "echo on; sleep 100"]));
     assert!(sandbox.reply().is_none());
     readable(&from);
@@ -262,7 +262,7 @@ fn a_message_that_is_init_s_own_ends_the_sandbox() {
     if !able("a_message_that_is_init_s_own_ends_the_sandbox") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     sandbox.say(Control::Ready { stub: 1 }, &[]);
     sandbox.ended();
 }
@@ -286,13 +286,16 @@ fn the_agent_is_started_on_a_channel() {
     if !able("the_agent_is_started_on_a_channel") {
         return;
     }
-    let sandbox = Sandbox::parked(&["init"]);
+    let sandbox = Sandbox::parked(&[]);
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let theirs = OwnedFd::from(theirs);
-    sandbox.say(Control::StartAgent, &[]);
-    let errno = Errno::INVAL.raw_os_error();
-    assert_eq!(sandbox.hear(), Some(Control::Agent { pid: 0, errno }));
-    sandbox.say(Control::StartAgent, &[&theirs]);
+    // Neither without a channel nor without a program.
+    for fds in [&[][..], &[&theirs]] {
+        sandbox.say(Control::StartAgent, fds);
+        let errno = Errno::INVAL.raw_os_error();
+        assert_eq!(sandbox.hear(), Some(Control::Agent { pid: 0, errno }));
+    }
+    sandbox.say(Control::StartAgent, &[&theirs, &agent_program()]);
     let told = sandbox.hear();
     assert!(
         matches!(told, Some(Control::Agent { pid: 3.., errno: 0 })),

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, agent_program};
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -71,9 +71,12 @@ pub(crate) struct Connection {
 impl Agent {
     /// Boots a sandbox and starts the agent in it.
     pub(crate) fn boot() -> Self {
-        let sandbox = Sandbox::parked(&["init"]);
+        let sandbox = Sandbox::parked(&[]);
         let (channel, theirs) = UnixStream::pair().unwrap();
-        sandbox.say(Control::StartAgent, &[&OwnedFd::from(theirs)]);
+        sandbox.say(
+            Control::StartAgent,
+            &[&OwnedFd::from(theirs), &agent_program()],
+        );
         let pid = match sandbox.hear() {
             Some(Control::Agent { pid, errno: 0 }) => pid,
             other => panic!("{other:?}"),

@@ -50,9 +50,9 @@ fn i12_a_shared_id_is_no_power() {
     let script = "cat /proc/self/status; cat /proc/1/environ; cat /proc/1/maps; kill -9 1; mount -t tmpfs x /tmp; \
         su -c true; echo end";
     for (mode, argv) in [
-        (&["init"][..], vec!["bash", "-c", script]),
+        (&[][..], vec!["bash", "-c", script]),
         (
-            &["init", "--warm", "python"],
+            &["--warm", "python"],
             vec![
                 "python3",
                 "-c",
@@ -111,7 +111,7 @@ fn limits_are_the_requests() {
     let mut wanted = request(&["cat", "/proc/self/limits"]);
     wanted.files = 77;
     wanted.cpu_seconds = 5;
-    let outcome = Sandbox::parked(&["init"]).run(&wanted, b"");
+    let outcome = Sandbox::parked(&[]).run(&wanted, b"");
     let limits: Vec<String> = outcome
         .stdout
         .lines()

@@ -57,6 +57,13 @@ pub(crate) fn able(name: &str) -> bool {
     root
 }
 
+/// The program of the agent.
+pub(crate) fn agent_program() -> OwnedFd {
+    std::fs::File::open(env!("CARGO_BIN_EXE_leasehold-agent"))
+        .unwrap()
+        .into()
+}
+
 pub(crate) fn request(argv: &[&str]) -> ExecRequest {
     let bytes = |text: &str| text.as_bytes().to_vec();
     ExecRequest {
@@ -87,9 +94,9 @@ impl Sandbox {
             |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         let (control, init_end) = pair(SocketType::SEQPACKET);
         let (stub, stub_end) = pair(SocketType::STREAM);
-        let program = std::fs::File::open(env!("CARGO_BIN_EXE_leasehold-agent")).unwrap();
+        let program = std::fs::File::open(env!("CARGO_BIN_EXE_leasehold-init")).unwrap();
         let program = OwnedFd::from(program);
-        let argv: Vec<CString> = std::iter::once(&"leasehold-agent")
+        let argv: Vec<CString> = std::iter::once(&"leasehold-init")
             .chain(arguments)
             .map(|word| CString::new(*word).unwrap())
             .collect();
@@ -231,7 +238,7 @@ impl Sandbox {
 
 /// Boots a fresh sandbox for one command and runs it.
 pub(crate) fn run(argv: &[&str]) -> Outcome {
-    Sandbox::parked(&["init"]).run(&request(argv), b"")
+    Sandbox::parked(&[]).run(&request(argv), b"")
 }
 
 impl Drop for Sandbox {

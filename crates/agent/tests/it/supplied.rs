@@ -27,7 +27,7 @@ fn run(path: &str, argv: &[&str], passed: u8) -> Outcome {
         .map(|place| memory::sealed("passed", &[b'a' + place]).unwrap())
         .collect();
     let more: Vec<&OwnedFd> = std::iter::once(&program).chain(&files).collect();
-    Sandbox::parked(&["init"]).run_with(&supplied(argv, passed), b"", &more)
+    Sandbox::parked(&[]).run_with(&supplied(argv, passed), b"", &more)
 }
 
 fn stopped(request: &ExecRequest, more: &[&OwnedFd], arguments: &[&str]) -> (ExecStep, Errno) {
@@ -60,7 +60,7 @@ fn a_supplied_program_is_executed_and_has_an_empty_environment() {
         assert!(outcome.stdout.contains(line), "{line}: {}", outcome.stdout);
     }
     // The control: a program of the sandbox has what is declared.
-    let outcome = Sandbox::parked(&["init"]).run(&request(&["env"]), b"");
+    let outcome = Sandbox::parked(&[]).run(&request(&["env"]), b"");
     assert!(outcome.stdout.contains("HOME=/home/user"));
 }
 
@@ -102,14 +102,14 @@ fn what_cannot_be_executed_is_told_whatever_is_passed() {
         .collect();
     let more: Vec<&OwnedFd> = std::iter::once(&text).chain(&files).collect();
     let wanted = supplied(&["x"], EXEC_PASSED_MAX);
-    let told = stopped(&wanted, &more, &["init"]);
+    let told = stopped(&wanted, &more, &[]);
     assert_eq!(told, (ExecStep::Exec, Errno::NOEXEC));
     // Fewer or more than the message says.
     for count in [0, 1, 4, 7] {
-        let told = stopped(&wanted, &more[..count], &["init"]);
+        let told = stopped(&wanted, &more[..count], &[]);
         assert_eq!(told, (ExecStep::Message, Errno::PROTO), "{count}");
     }
-    let told = stopped(&supplied(&["x"], 0), &more[..2], &["init"]);
+    let told = stopped(&supplied(&["x"], 0), &more[..2], &[]);
     assert_eq!(told, (ExecStep::Message, Errno::PROTO));
 }
 
@@ -120,7 +120,7 @@ fn a_waiting_interpreter_takes_none() {
         return;
     }
     let program = program("/bin/true");
-    let warm = ["init", "--warm", "python"];
+    let warm = ["--warm", "python"];
     let told = stopped(&supplied(&["true"], 0), &[&program], &warm);
     assert_eq!(told, (ExecStep::Message, Errno::PROTO));
     // Neither without a descriptor too many, which would be reason enough.

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use crate::sandbox::{Sandbox, able, request};
 
-const WARM: [&str; 3] = ["init", "--warm", "python"];
+const WARM: [&str; 2] = ["--warm", "python"];
 
 fn ready(name: &str) -> bool {
     let here = std::path::Path::new("/usr/bin/python3").exists();
@@ -17,7 +17,7 @@ fn ready(name: &str) -> bool {
 
 /// Runs the same request both ways and compares everything.
 fn both(wanted: &ExecRequest, input: &[u8]) {
-    let cold = Sandbox::parked(&["init"]).run(wanted, input);
+    let cold = Sandbox::parked(&[]).run(wanted, input);
     let warm = Sandbox::parked(&WARM).run(wanted, input);
     let name = String::from_utf8_lossy(&wanted.argv.join(&b' ')).into_owned();
     assert_eq!(warm.stdout, cold.stdout, "{name}");
@@ -241,7 +241,7 @@ fn it_runs_in_place() {
     for argv in cases {
         let wanted = request(argv);
         let warm = Sandbox::parked(&WARM).run(&wanted, code.as_bytes());
-        let cold = Sandbox::parked(&["init"]).run(&wanted, code.as_bytes());
+        let cold = Sandbox::parked(&[]).run(&wanted, code.as_bytes());
         assert_eq!(cold.stdout, "False\n", "{argv:?}: {cold:?}");
         // A pipe is no file to be read twice: a fresh one does that.
         let place = argv[1] != "/dev/stdin";

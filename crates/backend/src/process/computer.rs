@@ -81,7 +81,8 @@ impl ProcessComputer {
         let request = Request::Agent {
             sandbox: self.sandbox.clone(),
         };
-        match self.shared.ask(request, &[], QUICK).await? {
+        let program = self.shared.agent()?;
+        match self.shared.ask(request, &[program], QUICK).await? {
             (Event::Channel, mut fds) if fds.len() == 1 => fds.pop().ok_or(ClientError::Gone),
             _ => Err(ClientError::Unexpected { request: "agent" }),
         }

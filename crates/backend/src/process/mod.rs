@@ -12,7 +12,7 @@ pub mod start;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::contract::Contract;
@@ -60,6 +60,8 @@ struct Shared {
     /// Held while a computer is made to see what this host can do: nobody else knows it, and a sweep
     /// would take it for an orphan.
     trying: tokio::sync::Mutex<()>,
+    /// The agent's program, once it was asked for.
+    agent: OnceLock<OwnedFd>,
 }
 
 impl Shared {
@@ -71,6 +73,18 @@ impl Shared {
         let link = Link::open(self.endpoint.clone()).await?;
         *held = Some(Arc::clone(&link));
         Ok(link)
+    }
+
+    /// The agent's program in sealed memory.
+    fn agent(&self) -> Result<BorrowedFd<'_>, PublicError> {
+        if let Some(file) = self.agent.get() {
+            return Ok(file.as_fd());
+        }
+        let file = memory::sealed("leasehold-agent", self.endpoint.agent).map_err(|error| {
+            let message = format!("the agent's program cannot be held in memory: {error}");
+            PublicError::new(ErrorKind::NoCapacity, message)
+        })?;
+        Ok(self.agent.get_or_init(|| file).as_fd())
     }
 
     /// Asks for one answer. A question that changes nothing twice may be asked again by the caller.
@@ -106,6 +120,7 @@ impl ProcessBackend {
                 endpoint,
                 link: tokio::sync::Mutex::new(None),
                 trying: tokio::sync::Mutex::new(()),
+                agent: OnceLock::new(),
             }),
         }
     }

@@ -60,7 +60,9 @@ pub struct Endpoint {
     pub state_dir: PathBuf,
     /// Program to start.
     pub program: PathBuf,
-    /// What its standard input is made to hold: the agent's program, for a supervisor that carries none.
+    /// What its standard input is made to hold: the program that every sandbox begins as.
+    pub init: &'static [u8],
+    /// The agent's program, which a sandbox is given when one is asked for.
     pub agent: &'static [u8],
     /// Arguments that make it the supervisor.
     pub args: Vec<String>,
@@ -69,13 +71,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint whose supervisor is `program supervisor`, leashed, which brings an agent.
+    /// An endpoint whose supervisor is `program supervisor`, leashed, and which brings no programs.
     #[must_use]
     pub fn new(run_dir: PathBuf, state_dir: PathBuf, program: PathBuf) -> Self {
         Self {
             run_dir,
             state_dir,
             program,
+            init: &[],
             agent: &[],
             args: vec!["supervisor".to_owned(), leash::FLAG.to_owned()],
             patience: Duration::from_secs(20),
@@ -138,7 +141,7 @@ pub(super) fn connect(socket: &Path) -> Result<Option<UnixStream>, ClientError> 
 pub struct Begun {
     child: Child,
     leash: UnixStream,
-    agent: OwnedFd,
+    init: OwnedFd,
 }
 
 impl Begun {
@@ -147,9 +150,9 @@ impl Begun {
         let _ = self.leash.write_all(&[leash::GO]);
     }
 
-    /// Gives it the agent.
-    fn give(&mut self, agent: &[u8]) -> std::io::Result<()> {
-        memory::fill(&self.agent, agent)?;
+    /// Gives it the program of its sandboxes.
+    fn give(&mut self, init: &[u8]) -> std::io::Result<()> {
+        memory::fill(&self.init, init)?;
         let _ = self.leash.write_all(&[leash::WHOLE]);
         Ok(())
     }
@@ -187,9 +190,9 @@ pub(super) fn start(
         started.go();
         match wait(endpoint, &mut started, deadline, patience) {
             Ok(Some(stream)) => {
-                // It has children at work by now, which need the agent last of all; nothing was asked of it yet.
+                // It has children at work by now, which need that program last of all; nothing was asked of it yet.
                 started
-                    .give(endpoint.agent)
+                    .give(endpoint.init)
                     .map_err(cannot_start(endpoint))?;
                 return Ok((stream, started.child));
             }
@@ -214,7 +217,7 @@ fn cannot_start(endpoint: &Endpoint) -> impl Fn(std::io::Error) -> ClientError {
 fn spawn(endpoint: &Endpoint) -> Result<Begun, ClientError> {
     let begin = || -> std::io::Result<Begun> {
         let log = open_log(&endpoint.log())?;
-        let agent = memory::create("leasehold-agent")?;
+        let init = memory::create("leasehold-init")?;
         let (ours, theirs) = UnixStream::pair()?;
         let child = Command::new(&endpoint.program)
             .arg0(NAME)
@@ -224,14 +227,14 @@ fn spawn(endpoint: &Endpoint) -> Result<Begun, ClientError> {
             .env(STATE_DIR_VAR, &endpoint.state_dir)
             .env(RUN_DIR_VAR, &endpoint.run_dir)
             .current_dir("/")
-            .stdin(agent.try_clone()?)
+            .stdin(init.try_clone()?)
             .stdout(OwnedFd::from(theirs))
             .stderr(log)
             .spawn()?;
         Ok(Begun {
             child,
             leash: ours,
-            agent,
+            init,
         })
     };
     begin().map_err(cannot_start(endpoint))

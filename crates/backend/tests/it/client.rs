@@ -234,7 +234,7 @@ fn a_supervisor_that_leaves_the_field_is_started_again() {
 }
 
 /// What it has done at each moment is in its file: it reads one byte before anything else; when somebody can connect to
-/// it, it is given the agent, and then told so.
+/// it, it is given the program of its sandboxes, and then told so.
 #[test]
 fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
     let dir = Scratch::new();
@@ -243,7 +243,7 @@ fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
         (echo \"<$(head -c1 <&3)$(cat <&4)>\" >> \"$LEASEHOLD_RUN_DIR/words\") & \
         PLAY=alone exec \"$0\" --exact client::plays_the_supervisor";
     let endpoint = Endpoint {
-        agent: b"agent",
+        init: b"init",
         ..shell(dir.path(), script)
     };
     let words = || std::fs::read_to_string(dir.path().join("words")).unwrap_or_default();
@@ -261,10 +261,10 @@ fn a_supervisor_that_is_begun_waits_for_a_word_and_leaves_without_one() {
     let client = Client::connect_or_go_on(&endpoint, wanted).unwrap();
     assert!(client.started_it());
     let deadline = Instant::now() + SOON;
-    while !words().contains("agent") && Instant::now() < deadline {
+    while !words().contains("init") && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(words(), "<>\n<g>\n<wagent>\n");
+    assert_eq!(words(), "<>\n<g>\n<winit>\n");
 }
 
 /// The test binary itself plays the started supervisor; see [`plays_the_supervisor`].

@@ -53,10 +53,24 @@ impl Own {
             std::fs::set_permissions(path, private).unwrap();
         }
         Some(Self {
-            endpoint: Endpoint::new(run, state, program),
+            endpoint: Endpoint {
+                agent: agent(),
+                ..Endpoint::new(run, state, program)
+            },
             directory,
         })
     }
+}
+
+/// The agent's program, which a build of the command line leaves beside it. Read once, for good.
+fn agent() -> &'static [u8] {
+    let exe = std::env::current_exe().unwrap();
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let built = exe.ancestors().nth(3).unwrap().join("agent").join(triple);
+    let program = built.join("release/leasehold-agent");
+    std::fs::read(&program)
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()))
+        .leak()
 }
 
 impl Drop for Own {

@@ -1,4 +1,4 @@
-//! The first process of a sandbox, from its clone to its exec of the agent.
+//! The first process of a sandbox, from its clone to its exec of init.
 //!
 //! It begins as the maker (root of the host, or of the spawner's user namespace) in namespaces of
 //! its own that belong to the maker, enters its control groups, builds the tree, and only then
@@ -30,8 +30,8 @@ pub(super) struct Plan<'a> {
     pub(super) order: &'a Order,
     pub(super) maker: Maker,
     pub(super) template: &'a Template,
-    pub(super) agent: BorrowedFd<'a>,
-    /// To the spawner; its end without a failure is the agent.
+    pub(super) init: BorrowedFd<'a>,
+    /// To the spawner; its end without a failure is init.
     pub(super) progress: BorrowedFd<'a>,
     pub(super) texts: &'a CStr,
     pub(super) network: Option<BorrowedFd<'a>>,
@@ -50,7 +50,7 @@ impl Plan<'_> {
     }
 }
 
-/// Lives the first process's life up to the agent.
+/// Lives the first process's life up to init.
 pub(super) fn run(plan: &Plan<'_>) -> ! {
     let _bomb = Bomb;
     let Err(failed) = become_agent(plan);
@@ -195,7 +195,7 @@ fn identity(maker: Maker) -> std::io::Result<()> {
 }
 
 /// The bounding set is what root gets on exec. A first process that is not root keeps the same by the
-/// ambient set, so that the agent finds the same rights in either case.
+/// ambient set, so that init finds the same rights in either case.
 fn cut_capabilities(maker: Maker) -> Result<(), Errno> {
     use rustix::thread::{capabilities, configure_capability_in_ambient_set, set_capabilities};
 
@@ -212,7 +212,7 @@ fn cut_capabilities(maker: Maker) -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)
 }
 
-/// Descriptors at their numbers, everything else closed, and the agent.
+/// Descriptors at their numbers, everything else closed, and init.
 fn hand_over(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     let null = rustix::fs::openat(
         CWD,
@@ -224,22 +224,22 @@ fn hand_over(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     let null = null.as_fd();
     let order = plan.order;
     let (init, stub) = (order.init.as_fd(), order.stub.as_fd());
-    let fds = [null, null, null, init, stub, plan.agent, plan.progress];
+    let fds = [null, null, null, init, stub, plan.init, plan.progress];
     // What was opened so far is forgotten, not dropped: its numbers mean something else now, and
     // this process ends or becomes another program.
     arrange(&fds, 2).at(MakeStep::Handover)?;
-    let (agent, progress) = arranged();
+    let (program, progress) = arranged();
     let what: &[&CStr] = match (order.spec.warm, &order.spec.image) {
         (None, None) => &[],
         (Some(Warm::Python), _) => &[c"--warm", c"python"],
         (None, Some(_)) => &[c"--image"],
     };
-    let argv: Vec<CString> = [c"leasehold-agent", c"init"]
+    let argv: Vec<CString> = [c"leasehold-init"]
         .iter()
         .chain(what)
         .map(|part| CString::from(*part))
         .collect();
-    let error = sys::exec_fd(agent, &argv, &[]);
+    let error = sys::exec_fd(program, &argv, &[]);
     let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOEXEC);
     let failed = Failed {
         step: MakeStep::Exec,
@@ -249,7 +249,7 @@ fn hand_over(plan: &Plan<'_>) -> Result<std::convert::Infallible, Failed> {
     end(71)
 }
 
-/// Agent and progress socket at the numbers [`arrange`] put them.
+/// Init's program and the progress socket at the numbers [`arrange`] put them.
 fn arranged() -> (BorrowedFd<'static>, BorrowedFd<'static>) {
     super::clone::borrow_numbers(5, 6)
 }

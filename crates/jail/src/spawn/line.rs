@@ -25,7 +25,7 @@ pub(super) struct Work {
     pub(super) pidfd: OwnedFd,
     /// Our end of its socket; its end is the end of the work.
     pub(super) progress: OwnedFd,
-    /// When it must be the agent.
+    /// When it must be init.
     pub(super) until: Instant,
     /// Whether init and workload have one uid.
     pub(super) single_uid: bool,

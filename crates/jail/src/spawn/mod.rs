@@ -2,7 +2,7 @@
 //!
 //! The caller holds a [`Spawner`], which is a process forked from it. Each [`Spawner::make`] has the
 //! spawner clone a first process as a *child of the caller*, which furnishes its own namespaces and
-//! becomes the agent. Start reading at [`Spawner`], then `process.rs` (the spawner), `child.rs` (the
+//! becomes init. Start reading at [`Spawner`], then `process.rs` (the spawner), `child.rs` (the
 //! order of steps inside), `template.rs` and `tree.rs` (what is mounted).
 //!
 //! Nothing here knows runs, tenants or policy; nothing prints.
@@ -60,8 +60,8 @@ pub const ORDERS_MAX: usize = 32;
 /// What a spawner is made of.
 #[derive(Debug)]
 pub struct SpawnerConfig {
-    /// The agent's program, a sealed memfd. It is executed from the descriptor.
-    pub agent: OwnedFd,
+    /// Init's program, a sealed memfd. It is executed from the descriptor.
+    pub init: OwnedFd,
     /// As an ordinary user: the ids it may map. `None` as root.
     pub rootless: Option<RootlessIds>,
 }
@@ -93,7 +93,7 @@ impl Spawner {
     /// with the handle.
     ///
     /// Call it before there are other threads and before much memory is in use. Orders need not wait
-    /// for [`Spawner::await_ready`], nor for the agent's program to be written: none is executed
+    /// for [`Spawner::await_ready`], nor for init's program to be written: none is executed
     /// before it is sealed.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Spawner {
             .map_err(at(MakeStep::Fork))?;
         let start = Start {
             socket: theirs,
-            agent: config.agent,
+            init: config.init,
             maker,
             supervisor: Some(rustix::process::getpid()),
         };

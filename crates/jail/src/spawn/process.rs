@@ -1,4 +1,4 @@
-//! The spawner's own process: one thread, never executed anew, nothing but the template, the agent and a socket
+//! The spawner's own process: one thread, never executed anew, nothing but the template, init and a socket
 //! to the supervisor. It takes an order, lets the sandbox's first process work, and takes the next while there
 //! is a processor for it (`line.rs`); it ends when the socket does.
 
@@ -39,7 +39,7 @@ const MAP_WAIT: Duration = Duration::from_secs(10);
 /// What the spawner is started with.
 pub(super) struct Start {
     pub(super) socket: OwnedFd,
-    pub(super) agent: OwnedFd,
+    pub(super) init: OwnedFd,
     pub(super) maker: Maker,
     pub(super) supervisor: Option<rustix::process::Pid>,
 }
@@ -63,7 +63,7 @@ pub(super) fn run(start: Start) -> ! {
 }
 
 struct Spawner<'a> {
-    agent: BorrowedFd<'a>,
+    init: BorrowedFd<'a>,
     maker: Maker,
     template: Template,
     pool: Pool,
@@ -101,7 +101,7 @@ impl<'a> Spawner<'a> {
         }
         let pool = Pool::new(network, template.proc.as_fd()).at(MakeStep::Network)?;
         Ok(Self {
-            agent: start.agent.as_fd(),
+            init: start.init.as_fd(),
             maker: start.maker,
             template,
             pool,
@@ -186,7 +186,7 @@ impl<'a> Spawner<'a> {
                     order,
                     maker: self.maker,
                     template: &self.template,
-                    agent: self.agent,
+                    init: self.init,
                     progress: prepared.theirs.as_fd(),
                     texts: &prepared.texts,
                     network: prepared.network.as_ref().map(AsFd::as_fd),
@@ -247,11 +247,11 @@ impl<'a> Spawner<'a> {
         Ok(())
     }
 
-    /// Waits until the agent's program can change no more: at a start it is written beside the making
+    /// Waits until init's program can change no more: at a start it is written beside the making
     /// of the first sandbox. A file that knows no seals is taken as it is.
     fn await_sealed(&self, at_most: Duration) -> Result<(), Errno> {
         let until = Instant::now() + at_most;
-        while let Ok(seals) = rustix::fs::fcntl_get_seals(self.agent)
+        while let Ok(seals) = rustix::fs::fcntl_get_seals(self.init)
             && !seals.contains(SealFlags::SEAL)
         {
             if Instant::now() >= until {
@@ -366,7 +366,7 @@ fn detach_from_supervisor(start: &Start) -> Result<(), Errno> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    let mut kept = [&start.socket, &start.agent].map(|fd| fd.as_raw_fd().cast_unsigned());
+    let mut kept = [&start.socket, &start.init].map(|fd| fd.as_raw_fd().cast_unsigned());
     kept.sort_unstable();
     if kept[0] < 3 {
         return Err(Errno::BADF);

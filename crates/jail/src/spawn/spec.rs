@@ -114,7 +114,7 @@ pub struct Namespaces {
     pub cgroup: u64,
 }
 
-/// A sandbox whose first process has just become the agent.
+/// A sandbox whose first process has just become init.
 #[derive(Debug)]
 pub struct Made {
     /// Its first process, as the caller sees it; a child of the caller.

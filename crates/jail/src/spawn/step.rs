@@ -90,11 +90,11 @@ steps! {
     Capabilities = 29, "cutting capabilities";
     /// Arranging its descriptors.
     Handover = 30, "arranging descriptors";
-    /// Becoming the agent.
-    Exec = 31, "executing the agent";
+    /// Becoming init.
+    Exec = 31, "executing init";
     /// Answering before the deadline.
     Deadline = 32, "answering in time";
-    /// The first process died before it became the agent.
+    /// The first process died before it became init.
     Died = 33, "keeping the sandbox's first process alive";
     /// The answer could not be carried back.
     Answer = 34, "answering the order";

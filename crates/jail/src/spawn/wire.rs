@@ -51,10 +51,10 @@ pub(super) enum Answer {
     Failed(Failed),
 }
 
-/// What a sandbox being made says, once. The end of its socket without a failure is the agent.
+/// What a sandbox being made says, once. The end of its socket without a failure is init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Everything stands and the agent is next. Beside it: workspace, scratch.
+    /// Everything stands and init is next. Beside it: workspace, scratch.
     Standing {
         namespaces: Namespaces,
         copied: bool,
@@ -300,7 +300,7 @@ pub(super) fn send_progress(
     send(socket, &out.0, fds)
 }
 
-/// Reads progress; `None` when the process became the agent or died.
+/// Reads progress; `None` when the process became init or died.
 pub(super) fn receive_progress(
     socket: BorrowedFd<'_>,
 ) -> Result<Option<(Progress, Vec<OwnedFd>)>, Errno> {

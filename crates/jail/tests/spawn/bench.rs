@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_jail::spawn::{Spawner, SpawnerConfig};
 
-use crate::rig::{agent, make, spawner, spec};
+use crate::rig::{first_program, make, spawner, spec};
 
 pub(crate) fn run(args: &[String]) -> ExitCode {
     let mut numbers = args.iter().filter_map(|arg| arg.parse::<u64>().ok());
@@ -14,10 +14,10 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     let pause = Duration::from_millis(numbers.next().unwrap_or(0));
     let mut started = Vec::new();
     for _ in 0..10 {
-        let agent = agent();
+        let init = first_program();
         let began = Instant::now();
         drop(Spawner::start(SpawnerConfig {
-            agent,
+            init,
             rootless: None,
         }));
         started.push(began.elapsed());

@@ -315,7 +315,7 @@ fn environment() -> Outcome {
     expect(!own.is_empty(), "the control has no environment itself")?;
     let command = sandbox.seen("cmdline");
     expect(
-        command == "leasehold-agent\0init\0" && sandbox.args() == "init",
+        command == "leasehold-init\0" && sandbox.args().is_empty(),
         format!("command line {command:?}"),
     )
 }

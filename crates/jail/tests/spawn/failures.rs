@@ -49,7 +49,7 @@ fn steps() -> Outcome {
     let text = memfd_create("text", MemfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&text, b"not a program").unwrap();
     let mut broken = Spawner::start(SpawnerConfig {
-        agent: text,
+        init: text,
         rootless: None,
     })
     .map_err(|error| format!("{error:?}"))?;

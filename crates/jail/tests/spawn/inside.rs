@@ -13,7 +13,7 @@ pub(crate) const CASES: &[Case] = &[
     ("proc_hides_what_is_of_the_host", masks),
     ("proc_and_sys_cannot_be_written", sealed),
     ("processes_of_others_are_invisible", hidden_processes),
-    ("agents_program_cannot_be_written", program),
+    ("inits_program_cannot_be_written", program),
     ("runtimes_see_the_limits", runtimes),
     ("devices_are_these_and_work", devices),
     (
@@ -143,7 +143,10 @@ fn program() -> Outcome {
         expect(status != 0, format!("`{script}` worked: {out}"))?;
     }
     let (status, out) = sandbox.sh("cat /proc/1/exe > /dev/null");
-    expect(status != 0, format!("the workload reads the agent: {out}"))?;
+    expect(
+        status != 0,
+        format!("the workload reads the first program: {out}"),
+    )?;
     // The control: the sealed program can be read by init, and what is not sealed can be written.
     let (status, out) = sandbox.init("head -c 4 /proc/1/exe > /tmp/y && exec 3>>/tmp/y");
     expect(status == 0, format!("the control failed: {out}"))

@@ -1,4 +1,4 @@
-//! The stand-in for the agent: answers requests on the control socket, one message each.
+//! The stand-in for init: answers requests on the control socket, one message each.
 //!
 //! `sh SCRIPT` runs a shell as the workload and answers its status and output; `init SCRIPT` does so
 //! as init itself; `args` and `fds` tell what was handed over.

@@ -20,10 +20,10 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use crate::probe::MESSAGE_MAX;
 
 /// This program as a sealed memfd.
-pub(crate) fn agent() -> OwnedFd {
+pub(crate) fn first_program() -> OwnedFd {
     let program = std::fs::read("/proc/self/exe").unwrap();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memfd = memfd_create("agent", flags).unwrap();
+    let memfd = memfd_create("init", flags).unwrap();
     let mut file = std::fs::File::from(memfd);
     file.write_all(&program).unwrap();
     let memfd = OwnedFd::from(file);
@@ -34,7 +34,7 @@ pub(crate) fn agent() -> OwnedFd {
 
 pub(crate) fn spawner(rootless: Option<RootlessIds>) -> Result<Spawner, SpawnError> {
     Spawner::start(SpawnerConfig {
-        agent: agent(),
+        init: first_program(),
         rootless,
     })
 }

@@ -11,7 +11,7 @@ use leasehold_jail::spawn::{
     Disk, IdBlock, MakeSpec, RootlessIds, Spawner, SpawnerConfig, WorkspaceMode,
 };
 
-use crate::rig::{Directory, Sandbox, agent, expect, make, spec};
+use crate::rig::{Directory, Sandbox, expect, first_program, make, spec};
 use crate::{Case, Outcome};
 
 pub(crate) const CASES: &[Case] = &[
@@ -102,7 +102,7 @@ fn order() -> MakeSpec {
 
 fn all(ids: RootlessIds, home: &str) -> Outcome {
     let started = Spawner::start(SpawnerConfig {
-        agent: agent(),
+        init: first_program(),
         rootless: Some(ids),
     });
     let mut spawner = match started {

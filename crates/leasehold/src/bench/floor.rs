@@ -27,7 +27,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::arena::{self, Arena, PATIENCE};
-use crate::carried::AGENT;
+use crate::carried::INIT;
 
 /// Id of the workload inside.
 const WORKLOAD: u32 = 1_000;
@@ -91,8 +91,8 @@ impl Floor {
             return Err("the floor is measured as root".to_owned());
         }
         let config = SpawnerConfig {
-            agent: memory::sealed("leasehold-agent", AGENT)
-                .map_err(failed("the agent cannot be held in memory"))?,
+            init: memory::sealed("leasehold-init", INIT)
+                .map_err(failed("the first program cannot be held in memory"))?,
             rootless: None,
         };
         let spawner = Spawner::start(config).map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
 //! Every way a run can end, as the record names it.
 
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use leasehold_core::end::{EndReason, ExitStatus};
@@ -8,7 +9,7 @@ use leasehold_core::spec::{ExecSpec, SandboxSpec};
 use leasehold_core::stage::Stage;
 use leasehold_protocol::supervisor::{Event, Request};
 
-use crate::harness::{Finished, Supervisor, shell};
+use crate::harness::{Finished, Supervisor, agent_program, shell};
 
 fn limited(change: impl FnOnce(&mut Limits)) -> SandboxSpec {
     let mut spec = SandboxSpec::default();
@@ -270,11 +271,15 @@ fn so_many_tasks_as_are_allowed_can_live_and_not_one_more() {
     else {
         panic!("not provisioned");
     };
+    let program = agent_program();
     for _ in 0..2 {
         let end = Instant::now() + Duration::from_secs(5);
         loop {
             let sandbox = sandbox.clone();
-            match client.ask(Request::Agent { sandbox }).0 {
+            match client
+                .ask_with(Request::Agent { sandbox }, &[program.as_fd()])
+                .0
+            {
                 Event::Channel => break,
                 // One is on its way still, and says so.
                 Event::Refused(error) if error.kind.retryable() && Instant::now() < end => {

@@ -23,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a supervisor stays with nothing to do.
 const IDLE_MS: &str = "60000";
 
-/// Where the agent and the supervisor program are; prints a loud line when a test cannot run.
+/// Where init's program and the supervisor's are; prints a loud line when a test cannot run.
 fn programs(test: &str) -> Option<(PathBuf, PathBuf)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIP {test}: needs root");
@@ -32,19 +32,10 @@ fn programs(test: &str) -> Option<(PathBuf, PathBuf)> {
     let exe = std::env::current_exe().unwrap();
     let profile = exe.parent().unwrap().parent().unwrap();
     let program = profile.join("examples/supervise");
-    let agent = std::env::var_os("LEASEHOLD_AGENT_BIN")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| {
-            let target = profile.parent().unwrap();
-            let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-            target
-                .join("agent")
-                .join(triple)
-                .join("release/leasehold-agent")
-        });
+    let init = carried("leasehold-init");
     for (what, path) in [
         ("cargo build --example supervise", &program),
-        ("cargo build", &agent),
+        ("cargo build", &init),
     ] {
         if !path.exists() {
             eprintln!(
@@ -54,7 +45,21 @@ fn programs(test: &str) -> Option<(PathBuf, PathBuf)> {
             return None;
         }
     }
-    Some((agent, program))
+    Some((init, program))
+}
+
+/// A static program that a build of the command line leaves beside it.
+fn carried(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    let target = exe.ancestors().nth(3).unwrap();
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    target.join("agent").join(triple).join("release").join(name)
+}
+
+/// The agent's program as it is passed.
+pub(crate) fn agent_program() -> OwnedFd {
+    let bytes = fs::read(carried("leasehold-agent")).unwrap();
+    leasehold_protocol::memory::sealed("leasehold-agent", &bytes).unwrap()
 }
 
 /// A supervisor and its directories. Ended, and everything removed, on drop.
@@ -424,7 +429,15 @@ impl Client {
     }
 
     pub(crate) fn ask(&mut self, request: Request) -> (Event, Vec<OwnedFd>) {
-        let tag = self.send(request, &[]);
+        self.ask_with(request, &[])
+    }
+
+    pub(crate) fn ask_with(
+        &mut self,
+        request: Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> (Event, Vec<OwnedFd>) {
+        let tag = self.send(request, fds);
         loop {
             let (notice, fds) = self.next().expect("the supervisor went away");
             if notice.tag == tag {

@@ -1,6 +1,6 @@
 //! Sandboxes that are provisioned, pooled, attached to, cancelled and stopped; workspaces and files.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use leasehold_core::end::{CancelledBy, EndReason};
@@ -12,7 +12,9 @@ use leasehold_core::sandbox::state::State;
 use leasehold_core::spec::{ExecSpec, SandboxSpec, Warm, WorkspaceMode};
 use leasehold_protocol::supervisor::{Event, Request, SandboxStatus, Target};
 
-use crate::harness::{Client, Supervisor, eventually, open_directory, run_id, shell};
+use crate::harness::{
+    Client, Supervisor, agent_program, eventually, open_directory, run_id, shell,
+};
 
 fn provision(client: &mut Client) -> SandboxId {
     let sandbox = SandboxSpec::default();
@@ -298,10 +300,18 @@ fn the_agent_of_a_provisioned_sandbox_has_a_channel() {
     };
     let mut client = supervisor.connect();
     let sandbox = provision(&mut client);
-    let request = Request::Agent {
+    let request = || Request::Agent {
         sandbox: sandbox.clone(),
     };
-    let (event, fds) = client.ask(request);
+    let invalid = |(event, _): (Event, Vec<OwnedFd>)| match event {
+        Event::Refused(error) => assert_eq!(error.kind, ErrorKind::Invalid),
+        other => panic!("{other:?}"),
+    };
+    invalid(client.ask(request()));
+    let open = leasehold_protocol::memory::create("open").unwrap();
+    invalid(client.ask_with(request(), &[open.as_fd()]));
+    let program = agent_program();
+    let (event, fds) = client.ask_with(request(), &[program.as_fd()]);
     assert_eq!((event, fds.len()), (Event::Channel, 1));
     assert_eq!(status(&mut client)[0].state, State::Running);
     assert!(destroy(&mut client, &sandbox).clean());

@@ -96,7 +96,7 @@ fn p14_neither_peers_nor_our_processes_can_be_reached() {
     for peer in &peers {
         assert!(!peer.out().contains("hit"), "{}", peer.out());
     }
-    for (pid, name) in [(init, "leasehold-agent"), (workload, "helper")] {
+    for (pid, name) in [(init, "leasehold-init"), (workload, "helper")] {
         assert!(alive(pid), "process `{name}` of a peer is gone");
     }
 
