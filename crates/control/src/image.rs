@@ -88,6 +88,17 @@ pub struct ImageKnown {
     pub digest: Option<Digest>,
 }
 
+impl ImageKnown {
+    /// For a plan; one that is not resolved yet has the digest of nothing, and is only tried.
+    pub(crate) fn start(&self) -> ImageStart {
+        ImageStart {
+            name: self.name.full.clone(),
+            digest: self.digest.unwrap_or(Digest::ZERO),
+            pull: self.pull,
+        }
+    }
+}
+
 /// The image of a run that is admitted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageStart {

@@ -25,7 +25,7 @@ use leasehold_store::seam::{Store, StoreError, ToolRow, ToolState};
 pub use offers::{offer, runtime, unbuilt};
 
 use crate::engine::modules::{Templates, no_template};
-use crate::image::{ImageKnown, ImageStart, ImageWish, Images};
+use crate::image::{ImageKnown, ImageWish, Images};
 use crate::manifest::{Entrypoint, Manifest};
 use crate::plan::{Plan, Start};
 use crate::request::{MODULE_WORD, ModuleFrom, ModuleWish, RunRequest, What, WorkspaceWish};
@@ -228,11 +228,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         stdin: program.stdin,
         workspace: program.archives,
         module: program.module,
-        image: case.known.image.as_ref().map(|image| ImageStart {
-            name: image.name.full.clone(),
-            digest: image.digest.unwrap_or(Digest::ZERO),
-            pull: image.pull,
-        }),
+        image: case.known.image.as_ref().map(ImageKnown::start),
     };
     let input = start.stdin.as_deref().map(Digest::of);
     let manifest = case.manifest();
@@ -386,7 +382,7 @@ fn selected(
         .max(case.request.isolation)
         .unwrap_or(Isolation::Process);
     let image = case.known.image.as_ref();
-    let image = image.map(|image| image.digest.unwrap_or(Digest::ZERO));
+    let image = image.map(|image| image.start().digest);
     let wanted = Wanted {
         runtime: wanted_runtime(case.known, case.request),
         image,
