@@ -70,6 +70,15 @@ pub enum Readiness {
     Absent,
 }
 
+/// An image whose file system is the root of a computer, as its store hands it on.
+#[derive(Debug)]
+pub struct ImageFiles {
+    /// The directory of the unpacked layers.
+    pub layers: OwnedFd,
+    /// What keeps them as long as somebody has it.
+    pub lease: OwnedFd,
+}
+
 /// One run in a computer that is made or claimed for it alone.
 #[derive(Debug)]
 pub struct Launch {
@@ -81,6 +90,8 @@ pub struct Launch {
     pub exec: ExecSpec,
     /// The host directory of the workspace, for the modes that have one.
     pub workspace: Option<OwnedFd>,
+    /// What the image of `sandbox` is made of, where it has one.
+    pub image: Option<ImageFiles>,
     /// The WebAssembly module that `exec` names, for a backend that runs such.
     pub module: Option<Module>,
     /// The script of that module, where it is an interpreter that gets one as text.
@@ -102,6 +113,7 @@ impl Launch {
             sandbox,
             exec,
             workspace: None,
+            image: None,
             module: None,
             script: None,
             input: None,

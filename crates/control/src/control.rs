@@ -129,6 +129,18 @@ pub enum Update {
         /// How long the run waited for that, in microseconds.
         micros: u64,
     },
+    /// The image it runs in is pulled first; no time of the run passes meanwhile.
+    Pulling {
+        /// Digest of its manifest.
+        image: Digest,
+    },
+    /// Its image was pulled.
+    Pulled {
+        /// Digest of its manifest.
+        image: Digest,
+        /// How long the run waited for that, in microseconds.
+        micros: u64,
+    },
     /// It has a computer.
     Start {
         /// Which.

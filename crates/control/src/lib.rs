@@ -15,6 +15,7 @@ pub mod engine;
 pub mod entropy;
 pub mod environment;
 pub mod evidence;
+pub mod image;
 pub mod keys;
 pub mod manifest;
 pub mod module;

@@ -9,6 +9,7 @@ use leasehold_core::run_contract::RunContract;
 use leasehold_core::spec::{ExecSpec, ModuleSpec, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::image::ImageStart;
 use crate::module::ModuleStart;
 
 /// How a tenant's runs share the workers, as the policies that meet say.
@@ -53,6 +54,9 @@ pub struct Start {
     /// The WebAssembly module that `exec` names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<ModuleStart>,
+    /// The image that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageStart>,
 }
 
 impl Start {
@@ -177,6 +181,7 @@ mod tests {
             stdin: Some(bytes.clone()),
             workspace: Vec::new(),
             module: None,
+            image: None,
         };
         let kept = serde_json::to_value(&start).unwrap();
         assert!(kept["stdin"].as_str().unwrap().len() <= bytes.len() * 4 / 3 + 4);

@@ -14,6 +14,7 @@ use leasehold_core::spec::{ARGS_MAX, EXEC_BYTES_MAX, GLOBS_MAX, SCRIPT_BYTES_MAX
 use serde_json::json;
 
 use crate::asked::Asked;
+use crate::image::{ImageWish, NAME_MAX, Pull};
 use crate::manifest::read;
 use crate::module::{Manner, template_name};
 use crate::schema::VALUE_MAX;
@@ -129,6 +130,8 @@ pub enum WorkspaceWish {
 pub struct RunRequest {
     /// What is to run.
     pub what: What,
+    /// The image that a command runs in, in the place of the host's system tree.
+    pub image: Option<ImageWish>,
     /// Variables.
     pub env: BTreeMap<String, String>,
     /// Limits, lifetimes, retention, priority and longest wait.
@@ -160,6 +163,7 @@ impl RunRequest {
         let report = Report::default();
         let mut top = Fields::of(node, &report);
         let what = what(&mut top, &report);
+        let image = image(&mut top);
         let env = top.get("env").map(|field| read::variables(&field));
         let mut asked = Asked::default();
         asked.read(&mut top, "limits", &[]);
@@ -191,6 +195,7 @@ impl RunRequest {
         top.close();
         report.finish(what.map(|what| Self {
             what,
+            image,
             env: env.unwrap_or_default(),
             asked,
             priority: priority.unwrap_or(0),
@@ -217,6 +222,7 @@ impl RunRequest {
     pub fn of(what: What) -> Self {
         Self {
             what,
+            image: None,
             env: BTreeMap::new(),
             asked: Asked::default(),
             priority: 0,
@@ -285,6 +291,11 @@ impl RunRequest {
             .iter()
             .map(|(name, value)| (name, Digest::of(value.as_bytes())))
             .collect();
+        // What was asked for before there were images has the digest it had.
+        let what = match &self.image {
+            None => what,
+            Some(ImageWish { name, pull }) => json!([what, name, pull]),
+        };
         Digest::of_value(&json!({
             "what": what,
             "env": env,
@@ -371,6 +382,33 @@ fn what(top: &mut Fields<'_>, report: &Report) -> Option<What> {
             None
         }
     }
+}
+
+/// The image of a command.
+fn image(top: &mut Fields<'_>) -> Option<ImageWish> {
+    let (image, pull) = (top.get("image"), top.get("pull"));
+    let Some(field) = image else {
+        if let Some(pull) = pull {
+            pull.wrong("goes with `image` alone");
+        }
+        return None;
+    };
+    if top.has("tool") {
+        field.wrong("goes with `command` alone; a tool's manifest says it");
+    }
+    if top.has("module") || top.has("interpreter") {
+        field.wrong("goes not with `module` and `interpreter`: these need no image");
+    }
+    let name = field.parsed(NAME_MAX, |text| {
+        let good = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        good.then(|| text.to_owned())
+            .ok_or_else(|| format!("{text:?}: expected NAME[:TAG][@sha256:…]"))
+    })?;
+    let pull = match pull {
+        Some(field) => Pull::read(&field)?,
+        None => Pull::default(),
+    };
+    Some(ImageWish { name, pull })
 }
 
 /// The module of a command, and its arguments as the module gets them.

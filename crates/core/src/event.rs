@@ -47,6 +47,18 @@ pub enum RunFact {
         /// How long the run waited for it, in microseconds: for its turn at the compiler, and for the compiler.
         micros: u64,
     },
+    /// The image it runs in is not on its worker yet, and is pulled before anything is allocated.
+    Pulling {
+        /// Digest of its manifest.
+        image: Digest,
+    },
+    /// The image was pulled. Where that came to nothing there is no such event, and the end says why.
+    Pulled {
+        /// Digest of its manifest.
+        image: Digest,
+        /// How long the run waited for it, in microseconds.
+        micros: u64,
+    },
     /// A lease was granted; nothing exists before this is durable.
     Leased {
         /// Which lease.

@@ -79,7 +79,7 @@ pub struct RootDirectory {
 
 /// Who a command is inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ImageUser))]
 pub struct User {
     /// User id inside. 0 is the owner of most files of an image, and has no capability all the same.
     pub uid: u32,

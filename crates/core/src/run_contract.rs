@@ -176,6 +176,10 @@ pub struct RunContract {
     /// The WebAssembly module that is run with these arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ModuleSpec>,
+    /// Name of the image it runs in, in full, as it was asked for; its digest is that of `selected.rootfs`. What the
+    /// image declares of environment and directory goes with its digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Names of the declared environment; values are not recorded.
     pub env_names: Vec<String>,
     /// Working directory inside.

@@ -74,6 +74,9 @@ pub enum ImageError {
     /// Nothing of that name or digest.
     #[error("no image {0:?} is here")]
     Absent(String),
+    /// Something of the store that was put in the place of what was there.
+    #[error("{0} is not as it was unpacked: it is missing, or a link is in its place")]
+    Altered(String),
     /// More than one image begins so.
     #[error("the digest {0:?} begins more than one image")]
     Ambiguous(String),
@@ -131,6 +134,10 @@ pub enum ImageError {
     },
 }
 
+/// What helps when the store is not as it was left.
+const BROKEN: &str =
+    "leasehold image verify --drop removes what is broken; then pull or load the image again";
+
 /// What this crate answers with.
 pub type Result<T> = std::result::Result<T, ImageError>;
 
@@ -149,6 +156,7 @@ impl ImageError {
             | Self::Archive { .. }
             | Self::Platform { .. } => ErrorKind::Invalid,
             Self::Absent(_) => ErrorKind::NotFound,
+            Self::Altered(_) => ErrorKind::Internal,
             Self::Answer { status, .. } => match status {
                 401 => ErrorKind::Unauthenticated,
                 403 => ErrorKind::Forbidden,
@@ -167,6 +175,12 @@ impl ImageError {
         }
     }
 
+    /// Whether it is a record of the store that is none.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::InvalidData)
+    }
+
     /// The mend, where one is known.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
@@ -180,6 +194,8 @@ impl ImageError {
             } => "--user NAME with --password-file FILE, or another image",
             Self::Answer { status: 404, .. } => "look at the spelling of repository and tag",
             Self::Absent(_) => "leasehold image ls; leasehold image pull NAME",
+            Self::Altered(_) => BROKEN,
+            Self::File { .. } if self.is_broken() => BROKEN,
             Self::Ambiguous(_) => "give more of its digits",
             Self::Platform { .. } => "--platform names another one",
             Self::Busy(_) => "try again when it is over",

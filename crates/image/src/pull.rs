@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use leasehold_core::digest::Digest;
+
 use crate::document::{Document, Manifest, choose};
 use crate::error::{ImageError, Result};
 use crate::reference::Reference;
@@ -29,15 +31,35 @@ impl Store {
         options: &PullOptions,
         watch: &dyn Watch,
     ) -> Result<Image> {
+        self.pull_digest(scope, reference, reference.digest(), options, watch)
+    }
+
+    /// What a name stands for at its registry now: the digest of the manifest for this platform. Nothing is kept.
+    ///
+    /// # Errors
+    /// When the registry has no such image, or cannot be asked.
+    pub fn resolve(&self, reference: &Reference, options: &PullOptions) -> Result<Digest> {
+        let client = Client::new(reference, options)?;
+        let (fetched, manifest) = named(&client, reference, reference.digest(), options)?;
+        manifest.compressed(self.limits())?;
+        Ok(fetched.digest)
+    }
+
+    /// Pulls the image of a digest that a name was resolved to before, and lets the name stand for it.
+    ///
+    /// # Errors
+    /// As [`Store::pull`].
+    pub fn pull_digest(
+        &self,
+        scope: &Scope,
+        reference: &Reference,
+        digest: Option<Digest>,
+        options: &PullOptions,
+        watch: &dyn Watch,
+    ) -> Result<Image> {
         let _keep = self.keep()?;
         let client = Client::new(reference, options)?;
-        let digest = reference.digest();
-        let which = match &digest {
-            Some(digest) => digest.to_string(),
-            None => reference.tag().unwrap_or("latest").to_owned(),
-        };
-        let fetched = client.manifest(&which, digest.as_ref())?;
-        let (fetched, manifest) = one(&client, fetched, options)?;
+        let (fetched, manifest) = named(&client, reference, digest, options)?;
         watch.tell(Progress::Resolved(fetched.digest));
         manifest.compressed(self.limits())?;
         for layer in &manifest.layers {
@@ -93,6 +115,21 @@ impl Store {
             done
         })
     }
+}
+
+/// The manifest of the image of a digest, or of what a name stands for.
+fn named(
+    client: &Client<'_>,
+    reference: &Reference,
+    digest: Option<Digest>,
+    options: &PullOptions,
+) -> Result<(Fetched, Manifest)> {
+    let which = match &digest {
+        Some(digest) => digest.to_string(),
+        None => reference.tag().unwrap_or("latest").to_owned(),
+    };
+    let fetched = client.manifest(&which, digest.as_ref())?;
+    one(client, fetched, options)
 }
 
 /// The manifest of one image: what was fetched, or what an index has for the platform.

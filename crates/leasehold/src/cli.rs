@@ -188,13 +188,17 @@ pub(crate) struct RunFlags {
     /// Input of the tool: JSON, @FILE, or - for standard input [default: {}]
     #[arg(long, value_name = "JSON", requires = "tool")]
     pub(crate) input: Option<String>,
-    /// Run in the file system of an image that is here (`leasehold image`), in place of this host's system
-    /// directories: a name, a digest, or its first digits. Without a command, the image's own
+    /// Run in the file system of an image, in place of this host's system directories: NAME[:TAG][@sha256:…]. A
+    /// daemon pulls it where it has to; alone it is one that is here (`leasehold image`), its first digits do, and
+    /// without a command its own is run
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["tool", "interpreter", "warm", "fuel", "deterministic"])]
     pub(crate) image: Option<String>,
     /// Use no daemon, even if one is there
     #[arg(long)]
     pub(crate) alone: bool,
+    /// What a daemon alone understands.
+    #[command(flatten)]
+    pub(crate) daemon: DaemonFlags,
     /// Pass standard input on, even from a terminal
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
@@ -252,6 +256,20 @@ pub(crate) struct RunFlags {
     /// How strong the boundary must be.
     #[command(flatten)]
     pub(crate) boundary: BoundaryFlags,
+}
+
+/// What a run is asked of a daemon alone.
+#[derive(Debug, Default, Args)]
+pub(crate) struct DaemonFlags {
+    /// When a registry is asked for the image: never, missing, always (needs a daemon) [default: missing]
+    #[arg(long, value_name = "WHEN", requires = "image", value_parser = ["never", "missing", "always"])]
+    pub(crate) pull: Option<String>,
+    /// Longest wait in the queue, such as 5s (needs a daemon) [default: 1m]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) max_wait: Option<String>,
+    /// Place in the queue of its tenant, -1000 to 1000; higher goes first (needs a daemon) [default: 0]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i64>,
 }
 
 /// `leasehold show`.

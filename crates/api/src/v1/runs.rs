@@ -89,7 +89,7 @@ fn idempotency(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs",
     params(StartQuery, ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters, unique within the tenant")),
-    request_body(content = serde_json::Value, description = "What to run: `tool` with `input`, or `command`, alone or as the arguments of a WebAssembly `module` or `interpreter`"),
+    request_body(content = serde_json::Value, description = "What to run: `tool` with `input`, or `command`, alone, in an `image`, or as the arguments of a WebAssembly `module` or `interpreter`"),
     responses(
         (status = 200, description = "It is over", body = RunView),
         (status = 202, description = "It goes on", body = RunView),

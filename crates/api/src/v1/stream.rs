@@ -60,6 +60,8 @@ fn event(update: Update, at: &Cursor) -> Event {
         Update::Compiled { module, micros } => {
             ("compiled", json!({ "module": module, "micros": micros }))
         }
+        Update::Pulling { image } => ("pulling", json!({ "image": image })),
+        Update::Pulled { image, micros } => ("pulled", json!({ "image": image, "micros": micros })),
         Update::Start { sandbox, warm } => ("start", json!({ "sandbox": sandbox, "warm": warm })),
         Update::Stdout(bytes) => ("stdout", output(&bytes)),
         Update::Stderr(bytes) => ("stderr", output(&bytes)),
@@ -86,7 +88,7 @@ fn event(update: Update, at: &Cursor) -> Event {
 #[utoipa::path(
     get, path = "/v1/runs/{run}/events", tag = "runs",
     params(("run" = RunId, Path), ("Last-Event-ID" = Option<String>, Header, description = "id of the last event that was seen")),
-    responses((status = 200, description = "queued, compiling, compiled, start, stdout, stderr, progress, log, stage; then one of done, error, or leaving when the daemon ends", content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody)),
+    responses((status = 200, description = "queued, compiling, compiled, pulling, pulled, start, stdout, stderr, progress, log, stage; then one of done, error, or leaving when the daemon ends", content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody)),
 )]
 pub(crate) async fn events(
     State(api): State<Api>,

@@ -23,6 +23,7 @@ use leasehold_control::engine::parts::{Doing, NoWorkspaces, Objects, Parts, Sett
 use leasehold_control::entropy::{Entropy, SystemEntropy};
 use leasehold_control::evidence::Keyring;
 use leasehold_control::evidence::seal::Signer;
+use leasehold_control::image::NoImages;
 use leasehold_control::tools::StoredChecks;
 use leasehold_control::vault::Vault;
 use leasehold_core::digest::Digest;
@@ -161,6 +162,7 @@ impl Rig {
             vault: Arc::new(Vault::in_memory().unwrap()),
             workspaces: Arc::new(NoWorkspaces),
             templates: Arc::new(NoTemplates),
+            images: Arc::new(NoImages),
             scripts: Scripts::default(),
             clock,
             entropy: Arc::new(SystemEntropy),

@@ -234,7 +234,9 @@ impl ProcessBackend {
         let target = Target::New(launch.sandbox);
         let (request, supplied) = ordered(launch.run, target, launch.exec, program);
         let workspace = launch.workspace.iter().map(AsFd::as_fd);
-        let fds: Vec<_> = workspace.chain(supplied).collect();
+        let image = launch.image.iter();
+        let image = image.flat_map(|image| [image.layers.as_fd(), image.lease.as_fd()]);
+        let fds: Vec<_> = workspace.chain(image).chain(supplied).collect();
         computer::follow(link.call(request, &fds).await?, PROVISION).await
     }
 

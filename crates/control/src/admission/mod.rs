@@ -25,6 +25,7 @@ use leasehold_store::seam::{Store, StoreError, ToolRow, ToolState};
 pub use offers::{offer, runtime, unbuilt};
 
 use crate::engine::modules::{Templates, no_template};
+use crate::image::{ImageKnown, ImageWish, Images};
 use crate::manifest::{Entrypoint, Manifest};
 use crate::plan::{Plan, Start};
 use crate::request::{MODULE_WORD, ModuleFrom, ModuleWish, RunRequest, What, WorkspaceWish};
@@ -39,6 +40,8 @@ pub struct Known {
     pub policy: Effective,
     /// The template that the tool or the request names, by its digest; absent where none is named.
     pub template: Option<Digest>,
+    /// The image that the tool or the request names; absent where none is named.
+    pub image: Option<ImageKnown>,
 }
 
 /// Reads what a decision rests on.
@@ -49,6 +52,7 @@ pub struct Known {
 pub async fn gather(
     store: &dyn Store,
     templates: &dyn Templates,
+    images: &dyn Images,
     who: &Principal,
     request: &RunRequest,
 ) -> Result<Known, PublicError> {
@@ -90,11 +94,32 @@ pub async fn gather(
         }
         None => None,
     };
+    let wish = image(request, tool.as_ref().map(|(_, manifest)| manifest));
+    let image = match wish {
+        Some(wish) => Some(ImageKnown {
+            name: images.name(&wish.name)?,
+            pull: wish.pull,
+            digest: None,
+        }),
+        None => None,
+    };
     Ok(Known {
         tool,
         policy,
         template,
+        image,
     })
+}
+
+/// The image that a request is for.
+fn image(request: &RunRequest, tool: Option<&Manifest>) -> Option<ImageWish> {
+    match tool.map(|manifest| &manifest.entrypoint) {
+        Some(Entrypoint::Image { image, name, .. }) => {
+            Some(ImageWish::of_tool(name.as_deref(), *image))
+        }
+        Some(_) => None,
+        None => request.image.clone(),
+    }
 }
 
 /// The template that a request is for.
@@ -203,6 +228,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         stdin: program.stdin,
         workspace: program.archives,
         module: program.module,
+        image: case.known.image.as_ref().map(ImageKnown::start),
     };
     let input = start.stdin.as_deref().map(Digest::of);
     let manifest = case.manifest();
@@ -219,6 +245,7 @@ pub fn resolve(case: Case<'_>, offers: &[Offer], run: RunId) -> Result<Plan, Pub
         manifest: row.map(|row| row.digest),
         argv: start.exec.argv.clone(),
         program: start.exec.module.clone(),
+        image: start.image.as_ref().map(|image| image.name.clone()),
         env_names: start.exec.env.keys().cloned().collect(),
         cwd: start.exec.cwd.clone(),
         input,
@@ -308,6 +335,11 @@ fn admitted(case: Case<'_>, warnings: &mut Vec<String>) -> Result<TrustClass, Pu
             policy.trust_of_commands().0
         }
     };
+    if let Some(image) = &case.known.image {
+        policy
+            .allows(AllowList::Images, &image.name.repository)
+            .map_err(denied)?;
+    }
     policy
         .allows(AllowList::Trust, trust.word())
         .map_err(denied)?;
@@ -349,10 +381,8 @@ fn selected(
         .and_then(|manifest| manifest.isolation)
         .max(case.request.isolation)
         .unwrap_or(Isolation::Process);
-    let image = manifest.and_then(|manifest| match &manifest.entrypoint {
-        Entrypoint::Image { image, .. } => Some(*image),
-        _ => None,
-    });
+    let image = case.known.image.as_ref();
+    let image = image.map(|image| image.start().digest);
     let wanted = Wanted {
         runtime: wanted_runtime(case.known, case.request),
         image,

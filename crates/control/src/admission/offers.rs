@@ -37,6 +37,7 @@ pub fn offer(name: &str, isolation: Isolation, probed: Result<Capabilities, Publ
         Err(error) => Err(error.message),
         Ok(capabilities) => Ok(Abilities {
             host_system: isolation == Isolation::Process,
+            images: isolation == Isolation::Process,
             posture: Digest::of_value(&capabilities.posture).ok(),
             workspaces: capabilities.workspaces,
             unenforced: capabilities

@@ -130,6 +130,8 @@ fn tool_input(manifest: &Manifest, input: Option<&str>) -> Result<Option<Vec<u8>
 fn environment(case: Case<'_>) -> Result<BTreeMap<String, String>, PublicError> {
     // A module has what was declared for it alone.
     let mut env = match super::wanted_runtime(case.known, case.request) {
+        // What an image declares is known when it is here, and goes below this.
+        Runtime::Command if case.known.image.is_some() => BTreeMap::new(),
         Runtime::Command => base_environment(),
         Runtime::Wasm => BTreeMap::new(),
     };

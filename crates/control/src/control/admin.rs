@@ -393,6 +393,5 @@ impl Control {
 }
 
 fn read_scope(text: &str) -> Result<Scope, PublicError> {
-    Scope::parse(text)
-        .map_err(|error| PublicError::new(ErrorKind::Invalid, format!("scope: {error}")))
+    Scope::parse(text).map_err(|error| PublicError::new(ErrorKind::Invalid, error.to_string()))
 }

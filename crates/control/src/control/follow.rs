@@ -59,6 +59,8 @@ async fn notes(engine: &Engine, row: &RunRow) -> Result<Vec<Note>, PublicError> 
             RunFact::Queued { ahead } => Some(Note::Queued { ahead }),
             RunFact::Compiling { module } => Some(Note::Compiling { module }),
             RunFact::Compiled { module, micros } => Some(Note::Compiled { module, micros }),
+            RunFact::Pulling { image } => Some(Note::Pulling { image }),
+            RunFact::Pulled { image, micros } => Some(Note::Pulled { image, micros }),
             RunFact::Allocated { sandbox, warm, .. } => Some(Note::Start { sandbox, warm }),
             RunFact::Stage { stage, micros } => Some(Note::Stage(StageTime { stage, micros })),
             _ => None,
@@ -172,6 +174,8 @@ impl Follower {
             Note::Queued { ahead } => Update::Queued { ahead },
             Note::Compiling { module } => Update::Compiling { module },
             Note::Compiled { module, micros } => Update::Compiled { module, micros },
+            Note::Pulling { image } => Update::Pulling { image },
+            Note::Pulled { image, micros } => Update::Pulled { image, micros },
             Note::Start { sandbox, warm } => Update::Start { sandbox, warm },
             Note::Stage(time) => Update::Stage(time),
         };

@@ -47,9 +47,10 @@ impl Control {
                 warnings: Vec::new(),
             });
         }
-        let known = admission::gather(
+        let mut known = admission::gather(
             parts.store.as_ref(),
             parts.templates.as_ref(),
+            parts.images.as_ref(),
             who,
             &request,
         )
@@ -57,13 +58,22 @@ impl Control {
         let runtime = admission::wanted_runtime(&known, &request);
         let offers = self.offers.get(runtime).await;
         let run = RunId::from_entropy(&parts.entropy.draw()?);
-        let case = Case {
-            who,
-            request: &request,
-            known: &known,
+        let decide = |known: &admission::Known| {
+            let case = Case {
+                who,
+                request: &request,
+                known,
+            };
+            admission::resolve(case, &offers.list, run.clone())
+                .map_err(|refused| offers.excuse(refused, runtime))
         };
-        let plan = admission::resolve(case, &offers.list, run)
-            .map_err(|refused| offers.excuse(refused, runtime))?;
+        let mut plan = decide(&known)?;
+        if let Some(image) = &mut known.image {
+            // Only now: no registry is asked for a run that is refused.
+            let (tenant, name) = (who.tenant.clone(), image.name.full.clone());
+            image.digest = Some(parts.images.resolve(tenant, name, image.pull).await?);
+            plan = decide(&known)?;
+        }
         let warnings = plan.warnings.clone();
         let (row, new) = self.engine.submit(plan, idempotency, directory).await?;
         Ok(Submitted { row, new, warnings })

@@ -111,6 +111,7 @@ impl Control {
         let known = admission::gather(
             parts.store.as_ref(),
             parts.templates.as_ref(),
+            parts.images.as_ref(),
             &who,
             &request,
         )

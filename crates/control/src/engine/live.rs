@@ -18,6 +18,8 @@ pub(crate) enum Note {
     Queued { ahead: u32 },
     Compiling { module: Digest },
     Compiled { module: Digest, micros: u64 },
+    Pulling { image: Digest },
+    Pulled { image: Digest, micros: u64 },
     Start { sandbox: SandboxId, warm: bool },
     Stage(StageTime),
 }

@@ -27,6 +27,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::evidence::envelope::Envelope;
 use crate::evidence::head::Anchor;
+use crate::image::Images;
 use crate::plan::OutputCheck;
 use crate::vault::Vault;
 
@@ -247,6 +248,8 @@ pub struct Parts {
     pub workspaces: Arc<dyn Workspaces>,
     /// Interpreters in WebAssembly.
     pub templates: Arc<dyn Templates>,
+    /// Images.
+    pub images: Arc<dyn Images>,
     /// Scripts that ran last.
     pub scripts: Scripts,
     /// Time.

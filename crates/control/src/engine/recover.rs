@@ -347,6 +347,7 @@ fn nothing() -> Sealed {
             stdin: None,
             workspace: Vec::new(),
             module: None,
+            image: None,
         },
         share: Share {
             weight: 1,

@@ -194,10 +194,11 @@ impl Engine {
         live: &Live,
     ) -> (Result<Admitted, StoreError>, Begin) {
         let store = &self.parts.store;
-        // A lease begins to run out at once, so none is granted while code is waited for.
+        // A lease begins to run out at once, so none is granted while code or an image is waited for.
         let at_once = matches!(begin, Begin::Turn(..))
             && !self.failpoints().armed()
-            && self.parts.code_at_hand(plan);
+            && self.parts.code_at_hand(plan)
+            && plan.start.image.is_none();
         let granting = at_once.then(|| self.first_lease(plan, live)).flatten();
         let Some((lease, event, head)) = granting else {
             self.failpoints().before("admit");

@@ -199,6 +199,15 @@ impl<'a> Story<'a> {
             (Some(used), None) => out.push(format!("   fuel: {used} used, without a bound")),
             (None, _) => {}
         }
+        let pulled = facts(&self.bundle.events).find_map(|fact| match fact {
+            RunFact::Pulled { micros, .. } => Some(format_micros(*micros)),
+            _ => None,
+        });
+        if let Some(took) = pulled {
+            out.push(format!(
+                "   its image was pulled first, for {took} that are no time of the run"
+            ));
+        }
         let compiled = facts(&self.bundle.events).find_map(|fact| match fact {
             RunFact::Compiled { micros, .. } => Some(format_micros(*micros)),
             _ => None,

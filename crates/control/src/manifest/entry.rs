@@ -10,6 +10,8 @@ use crate::module::{Manner, template_name};
 
 /// Longest argument in bytes.
 const ARGUMENT_MAX: usize = 128 << 10;
+/// Longest name of an image, its digest included.
+const NAME_MAX: usize = 512;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -41,16 +43,32 @@ pub(super) fn read(top: &mut Fields<'_>) -> Option<Entrypoint> {
         Kind::Wasm => wasm(&mut fields),
         Kind::Image => {
             let image = fields
-                .need("image", "the digest of an image: sha256:…")
-                .and_then(|field| field.parsed(128, Digest::parse));
+                .need("image", "an image and its digest: NAME[:TAG]@sha256:…")
+                .and_then(|field| field.parsed(NAME_MAX, image));
             let argv = argv(&mut fields);
             image
                 .zip(argv)
-                .map(|(image, argv)| Entrypoint::Image { image, argv })
+                .map(|((name, image), argv)| Entrypoint::Image { image, name, argv })
         }
     };
     fields.close();
     entry
+}
+
+/// An image of a tool. A version is the same for ever, so that it names what a tag stands for today.
+fn image(text: &str) -> Result<(Option<String>, Digest), String> {
+    let (name, digest) = match text.rsplit_once('@') {
+        Some((name, digest)) => (Some(name.to_owned()), digest),
+        None if text.starts_with("sha256:") => (None, text),
+        None => {
+            return Err(format!(
+                "{text:?}: a tool names its image with the digest, NAME[:TAG]@sha256:…: a tag may stand for another \
+                 tomorrow; `leasehold image pull` prints the digest"
+            ));
+        }
+    };
+    let digest = Digest::parse(digest).map_err(|error| error.to_string())?;
+    Ok((name, digest))
 }
 
 /// A module, or a script with the name of its interpreter.

@@ -44,6 +44,8 @@ pub enum Entrypoint {
     Image {
         /// Digest of the image's manifest.
         image: Digest,
+        /// Where it is had: `NAME` or `NAME:TAG`. Without one it has to be there.
+        name: Option<String>,
         /// Program and arguments.
         argv: Vec<String>,
     },

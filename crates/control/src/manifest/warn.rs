@@ -46,10 +46,6 @@ pub(super) fn warnings(manifest: &Manifest) -> Vec<String> {
         "sandbox.trust: a wish alone; a policy must say the same under `trust.tools`",
     );
     warn(
-        matches!(manifest.entrypoint, Entrypoint::Image { .. }),
-        "entrypoint.runtime: no backend of this build runs it yet",
-    );
-    warn(
         !manifest.egress.is_empty() || !manifest.ingress.is_empty(),
         "network: no backend of this build carries network rules yet; it will not be started",
     );

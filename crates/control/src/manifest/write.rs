@@ -106,7 +106,11 @@ fn entrypoint(entrypoint: &Entrypoint) -> Value {
             "content": entry.content,
             "tree": entry.tree,
         }),
-        Entrypoint::Image { image, argv } => {
+        Entrypoint::Image { image, name, argv } => {
+            let image = match name {
+                Some(name) => format!("{name}@{image}"),
+                None => image.to_string(),
+            };
             json!({"runtime": "image", "image": image, "argv": argv})
         }
     })

@@ -5,6 +5,7 @@ use leasehold_control::archive::{self, Entry};
 use leasehold_control::control::Control;
 use leasehold_control::engine::modules::NoTemplates;
 use leasehold_control::engine::parts::{Doing, Objects};
+use leasehold_control::image::NoImages;
 use leasehold_control::policies::Named;
 use leasehold_control::request::{RunRequest, ToolWish};
 use leasehold_control::{policies, tenants, tools};
@@ -72,7 +73,7 @@ async fn admit(
     request: &str,
 ) -> Result<leasehold_control::plan::Plan, leasehold_core::error::PublicError> {
     let request = RunRequest::parse(request.as_bytes())?;
-    let known = gather(&scratch.store, &NoTemplates, who, &request).await?;
+    let known = gather(&scratch.store, &NoTemplates, &NoImages, who, &request).await?;
     let case = Case {
         who,
         request: &request,

@@ -11,6 +11,7 @@ mod backends;
 mod engine;
 mod evidence;
 mod fence;
+mod images;
 mod kept;
 mod keys;
 mod modules;

@@ -19,6 +19,7 @@ use leasehold_control::engine::queue::Bounds;
 use leasehold_control::entropy::SystemEntropy;
 use leasehold_control::evidence::keys::Keyring;
 use leasehold_control::evidence::seal::Signer;
+use leasehold_control::image::NoImages;
 use leasehold_control::plan::{OutputCheck, Plan, Share, Start};
 use leasehold_control::vault::Vault;
 use leasehold_core::digest::{Digest, canonical};
@@ -97,6 +98,7 @@ fn contract(tenant: &str, exec: &ExecSpec, limits: &Limits) -> RunContract {
         manifest: None,
         argv: exec.argv.clone(),
         program: exec.module.clone(),
+        image: None,
         env_names: Vec::new(),
         cwd: None,
         input: None,
@@ -163,6 +165,7 @@ impl Draft {
                 stdin: None,
                 workspace: Vec::new(),
                 module: None,
+                image: None,
             },
             share: Share {
                 weight: 1,
@@ -264,6 +267,7 @@ impl World {
             vault: Arc::new(Vault::open(&self.dir.join("vault")).unwrap()),
             workspaces: Arc::new(NoWorkspaces),
             templates: Arc::new(NoTemplates),
+            images: Arc::new(NoImages),
             scripts: Scripts::default(),
             clock: Arc::new(self.clock),
             entropy: Arc::new(SystemEntropy),

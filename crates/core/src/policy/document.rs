@@ -117,8 +117,12 @@ impl Document {
                 section.insert(field.into(), value);
             }
         }
+        // An empty list says what a missing one does, and a document that was written before there were images
+        // keeps its digest.
+        let silent = |list| list == AllowList::Images && *self.list(list) == Say::Only(Vec::new());
         let lists: Map<String, Value> = AllowList::ALL
             .into_iter()
+            .filter(|list| !silent(*list))
             .map(|list| {
                 let said = match self.list(list) {
                     Say::Inherit => json!("inherit"),

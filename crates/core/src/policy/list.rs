@@ -26,11 +26,13 @@ pub enum AllowList {
     Backends,
     /// Where a run may be placed: `local`, the name of a worker pool, `*`.
     Placement,
+    /// Images by registry and repository: `ghcr.io/acme/tool`, `ghcr.io/acme/*`, `*`.
+    Images,
 }
 
 impl AllowList {
     /// Every list, in the order documents are written.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Tools,
         Self::Commands,
         Self::Permissions,
@@ -40,6 +42,7 @@ impl AllowList {
         Self::Trust,
         Self::Backends,
         Self::Placement,
+        Self::Images,
     ];
 
     /// Its field below `allow`.
@@ -55,6 +58,7 @@ impl AllowList {
             Self::Trust => "trust",
             Self::Backends => "backends",
             Self::Placement => "placement",
+            Self::Images => "images",
         }
     }
 
@@ -79,6 +83,7 @@ impl AllowList {
         }
         let good = match self {
             Self::Egress => return egress_rule(entry).map(|_| ()),
+            Self::Images => repository(entry),
             Self::Commands => {
                 !entry.is_empty() && entry.len() <= 255 && !entry.contains(['*', '\0'])
             }
@@ -93,6 +98,9 @@ impl AllowList {
 
     fn wanted(self) -> &'static str {
         match self {
+            Self::Images => {
+                "a registry and a repository such as ghcr.io/acme/tool, a start of one such as ghcr.io/acme/*, or `*`"
+            }
             Self::Commands => "a program as requests write it, such as python3, or `*`",
             _ => "a name, a start of names such as `text.*`, or `*`",
         }
@@ -107,6 +115,26 @@ impl AllowList {
             _ => covers(entry, thing),
         }
     }
+}
+
+/// A registry, with its port where it has one, and a repository; a start of one ends in `/`. So no entry covers a
+/// registry whose name only begins like the one that is meant.
+fn repository(entry: &str) -> bool {
+    let (whole, start) = match entry.strip_suffix("/*") {
+        Some(whole) => (whole, true),
+        None => (entry, false),
+    };
+    let byte =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-:[]".contains(&byte);
+    let mut parts = whole.split('/');
+    let registry = parts.next().unwrap_or_default();
+    let is_registry = registry == "localhost" || registry.contains(['.', ':', '[']);
+    entry.len() <= 255
+        && is_registry
+        && (start || whole.contains('/'))
+        && whole
+            .split('/')
+            .all(|part| !part.is_empty() && part.bytes().all(byte))
 }
 
 /// Names with `/` between them, such as references of secrets; a start of one ends in `.` or `/`.

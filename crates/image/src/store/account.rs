@@ -73,7 +73,7 @@ impl MountPlan {
             (Some(uid), _) => uid,
             (None, Some(row)) => row.uid,
             (None, None) => {
-                return Err(unknown(wanted, "/etc/passwd of the image has no such user"));
+                return Err(none(&passwd, wanted, name, "/etc/passwd", "user"));
             }
         };
         let gid = match group {
@@ -97,7 +97,27 @@ impl MountPlan {
             let gid = number(fields.nth(1)?)?;
             (own == name.as_bytes()).then_some(gid)
         });
-        found.ok_or_else(|| unknown(wanted, "/etc/group of the image has no such group"))
+        found.ok_or_else(|| none(&text, wanted, name, "/etc/group", "group"))
+    }
+}
+
+/// Why a name has no id: its line has one out of bounds, or there is none.
+fn none(text: &[u8], wanted: &str, name: &str, file: &str, what: &str) -> ImageError {
+    let beyond = text.split(|byte| *byte == b'\n').any(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let own = fields.next() == Some(name.as_bytes());
+        let ids = fields.skip(1).take(2);
+        let digits = |id: &[u8]| !id.is_empty() && id.iter().all(u8::is_ascii_digit);
+        own && ids.filter(|id| digits(id)).any(|id| number(id).is_none())
+    });
+    match beyond {
+        true => unknown(
+            wanted,
+            &format!(
+                "{file} of the image has an id for it that is out of bounds: ids go from 0 to {ID_MAX}"
+            ),
+        ),
+        false => unknown(wanted, &format!("{file} of the image has no such {what}")),
     }
 }
 

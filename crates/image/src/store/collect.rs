@@ -122,7 +122,8 @@ impl Store {
             }
         }
         for key in layers {
-            if self.layer(key).exists() {
+            // A link counts, wherever it leads.
+            if fs::symlink_metadata(self.layer(key)).is_ok() {
                 self.remove_layer(key)?;
                 gone += 1;
             }
@@ -174,6 +175,9 @@ impl Store {
         let work = self.work()?;
         let gone = work.path().join("layer");
         fs::rename(&path, &gone).map_err(at("rename", &path))?;
+        if fs::symlink_metadata(&gone).is_ok_and(|found| found.is_symlink()) {
+            return remove(&gone);
+        }
         remove_all(&gone)
     }
 

@@ -45,6 +45,14 @@ impl Store {
         self.at("layers").join(key)
     }
 
+    /// Whether an unpacked layer is there as this store made it: directories, and no link to somewhere else.
+    pub(super) fn layer_stands(&self, key: &str) -> bool {
+        let layer = self.layer(key);
+        [layer.join("fs"), layer].iter().all(|path| {
+            std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_dir())
+        })
+    }
+
     /// What is known of an unpacked layer.
     ///
     /// # Errors

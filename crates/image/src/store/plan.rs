@@ -20,7 +20,7 @@ use crate::error::{ImageError, Result, at, shown};
 use crate::stack::{Found, Stack};
 
 /// Places that a backend mounts on or writes to. A link there leads it elsewhere.
-const PLACES: [&str; 15] = [
+const PLACES: [&str; 16] = [
     "dev",
     "dev/shm",
     "dev/pts",
@@ -35,6 +35,7 @@ const PLACES: [&str; 15] = [
     "run",
     "tmp",
     "var/tmp",
+    "home",
     "workspace",
 ];
 
@@ -139,6 +140,9 @@ impl Store {
             let record = record.ok_or_else(|| {
                 ImageError::Absent(format!("layer {} of image {digest}", layer.diff_id))
             })?;
+            if !self.layer_stands(&layer.key) {
+                return Err(ImageError::Altered(format!("layer {}", layer.diff_id)));
+            }
             let path = self.layer(&layer.key).join("fs");
             if record.unpacked.root && described.is_none() {
                 let found = std::fs::metadata(&path).map_err(at("look at", &path))?;

@@ -80,6 +80,18 @@ impl Store {
         self.write_record(&self.name_path(scope, name), &record)
     }
 
+    /// Whether this scope has an image with all its layers.
+    ///
+    /// # Errors
+    /// When its record cannot be read.
+    pub fn whole(&self, scope: &Scope, digest: &Digest) -> Result<bool> {
+        let image = self.image(scope, digest)?;
+        Ok(image.is_some_and(|image| {
+            let mut layers = image.layers.iter();
+            layers.all(|layer| self.layer_stands(&layer.key))
+        }))
+    }
+
     /// The image of a digest, if this scope has it.
     ///
     /// # Errors
@@ -123,18 +135,37 @@ impl Store {
         if let Ok(digest) = Digest::parse(text) {
             return self.image(scope, &digest)?.ok_or_else(absent);
         }
-        let full = crate::reference::Reference::parse(text).map(|name| name.to_string());
-        for name in [Some(text.to_owned()), full.ok()].into_iter().flatten() {
+        let reference = crate::reference::Reference::parse(text);
+        let full = reference.as_ref().ok().map(ToString::to_string);
+        for name in [Some(text.to_owned()), full].into_iter().flatten() {
             if let Some(name) = read_record::<Name>(&self.name_path(scope, &name))? {
                 return self.image(scope, &name.digest)?.ok_or_else(absent);
             }
         }
+        if text.contains('@') {
+            // The digest says which; what is wrong with the name before it is told all the same.
+            let digest = reference?.digest();
+            let image = digest
+                .map(|digest| self.image(scope, &digest))
+                .transpose()?;
+            return image.flatten().ok_or_else(absent);
+        }
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !hex || digits.len() < DIGITS_MIN {
+        if !hex || digits.is_empty() {
             return Err(absent());
         }
         let images = self.images(scope)?;
+        if digits.len() < DIGITS_MIN {
+            let begins = images
+                .iter()
+                .any(|image| image.digest.hex().starts_with(digits));
+            return Err(match begins {
+                // Too few to stand for an image for long, even where there is one alone.
+                true => ImageError::Ambiguous(shown(text.as_bytes())),
+                false => absent(),
+            });
+        }
         let mut found = images
             .into_iter()
             .filter(|image| image.digest.hex().starts_with(digits));

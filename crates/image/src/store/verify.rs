@@ -80,10 +80,18 @@ impl Store {
         let keys: Vec<String> = image.layers.iter().map(|layer| layer.key.clone()).collect();
         for (at, (layer, chain_id)) in image.layers.iter().zip(&chain).enumerate() {
             let kept = self.layer(&layer.key).join("fs");
-            if !kept.is_dir() {
+            let broken = match self.layer_record(&layer.key) {
+                _ if !self.layer_stands(&layer.key) => {
+                    Some("it is missing, or a link is in its place")
+                }
+                Err(error) if error.is_broken() => Some("its layer.json is broken"),
+                Err(error) => return Err(error),
+                Ok(_) => None,
+            };
+            if let Some(what) = broken {
                 found.push(Alteration {
                     part: format!("layer {}", layer.diff_id),
-                    what: "it is missing".to_owned(),
+                    what: what.to_owned(),
                 });
                 continue;
             }

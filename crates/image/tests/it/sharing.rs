@@ -439,3 +439,62 @@ fn dead_leases_do_not_pile_up_and_live_ones_stay() {
     drop(held);
     assert_eq!(store.collect(true).unwrap().leases, 0);
 }
+
+/// What is put in the place of a layer is told by a run and by verification, and dropping it mends it.
+#[test]
+fn a_layer_that_was_replaced_is_told_dropped_and_comes_again() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let made = [Tar::new().file("x", b"1").end()];
+    let host = Scope::host();
+    let elsewhere = store.root().join("elsewhere");
+    fs::create_dir_all(elsewhere.join("fs")).unwrap();
+    let put = |link: bool| {
+        let loaded = load(&ground, &store, &made).unwrap();
+        assert!(store.whole(&host, &loaded.digest).unwrap());
+        let layer = store.root().join("layers").join(&loaded.layers[0].key);
+        if link {
+            fs::copy(layer.join("layer.json"), elsewhere.join("layer.json")).unwrap();
+            fs::rename(&layer, store.root().join("aside")).unwrap();
+            std::os::unix::fs::symlink(&elsewhere, &layer).unwrap();
+        } else {
+            fs::write(layer.join("layer.json"), b"{").unwrap();
+        }
+        loaded
+    };
+    for link in [false, true] {
+        let loaded = put(link);
+        let error = store.mount_plan(&host, &loaded.digest).unwrap_err();
+        let hint = error.hint().unwrap_or_default();
+        assert!(hint.contains("image verify --drop"), "{error}: {hint}");
+        let found = store.verify(&loaded).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(store.drop_altered(&loaded, &found).unwrap(), 1);
+        assert!(!store.whole(&host, &loaded.digest).unwrap());
+        assert!(elsewhere.join("fs").is_dir());
+    }
+    let again = load(&ground, &store, &made).unwrap();
+    assert!(store.mount_plan(&host, &again.digest).is_ok());
+    assert!(store.verify(&again).unwrap().is_empty());
+}
+
+/// Few digits stand for nothing, and a name with a digest for the image of that digest.
+#[test]
+fn an_image_is_found_by_name_and_digest_together_and_not_by_few_digits() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let made = [Tar::new().file("x", b"1").end()];
+    let host = Scope::host();
+    let loaded = load(&ground, &store, &made).unwrap();
+    let (digest, hex) = (loaded.digest, loaded.digest.hex());
+    let found = |text: &str| store.find(&host, text).map(|image| image.digest);
+    assert_eq!(found(&hex[..6]).unwrap(), digest);
+    let few = found(&hex[..5]).unwrap_err();
+    assert!(matches!(few, ImageError::Ambiguous(_)), "{few}");
+    assert_eq!(found(&format!("r.io/x:1@{digest}")).unwrap(), digest);
+    let bad = found(&format!("r.io/x:-@{digest}")).unwrap_err();
+    assert!(matches!(bad, ImageError::Reference { .. }), "{bad}");
+    let other = Digest::of(b"other");
+    let absent = found(&format!("r.io/x:1@{other}")).unwrap_err();
+    assert!(matches!(absent, ImageError::Absent(_)), "{absent}");
+}

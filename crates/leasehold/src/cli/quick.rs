@@ -46,6 +46,7 @@ mod tests {
             "run --cpu 0.5 --memory 256M --timeout 30s --workspace .:ro --artifact out/* --out . -- make all",
             "run --env A=b --env C --json --stdin -- cat",
             "run --image alpine",
+            "run --image alpine --pull never --priority -5 --max-wait 5s -- true",
             "run --tool greet",
             "run --isolation wasm --interpreter python -- -c print(1)",
             "run --trust untrusted -- true",

@@ -37,12 +37,6 @@ const STDIN_MAX: u64 = leasehold_control::request::STDIN_MAX as u64;
 /// When it was refused or the daemon cannot be reached; an end of the run itself is no error.
 pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Result<u8, Fault> {
     let begun = Instant::now();
-    if flags.image.is_some() {
-        return Err(
-            Fault::usage("`--image`: the daemon runs no command in an image yet")
-                .hint("--alone runs it without the daemon"),
-        );
-    }
     let (body, ticket) = body(remote, flags, caller)?;
     let telling = request::telling(flags);
     if telling == Telling::Line {
@@ -185,6 +179,12 @@ fn check(flags: &RunFlags) -> Result<(), Fault> {
     if flags.tool.is_none() && !program::wanted(flags) {
         program::for_modules_alone(flags)?;
     }
+    if flags.image.is_some() && flags.command.is_empty() {
+        return Err(Fault::usage(
+            "`--image` through a daemon needs a command: the contract has it before the image is there",
+        )
+        .hint("name one: leasehold run --image IMAGE -- CMD; or add --alone"));
+    }
     if flags.warm.is_some() || flags.limits.allow_unenforced {
         return Err(Fault::usage(
             "`--warm` and `--allow-unenforced` are for runs without a daemon",
@@ -232,11 +232,17 @@ fn body(
     let optional = [
         ("cwd", &flags.workdir),
         ("isolation", &flags.boundary.isolation),
+        ("image", &flags.image),
+        ("pull", &flags.daemon.pull),
+        ("max_wait", &flags.daemon.max_wait),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
             body.insert(name.into(), json!(value));
         }
+    }
+    if let Some(priority) = flags.daemon.priority {
+        body.insert("priority".into(), json!(priority));
     }
     if !flags.artifact.is_empty() {
         body.insert("artifacts".into(), json!(flags.artifact));

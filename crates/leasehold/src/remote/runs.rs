@@ -310,6 +310,18 @@ impl Reader for Printer {
                 voice::note(&format!("compiled it in {}", format_micros(micros)));
                 Ok(())
             }
+            "pulling" if self.talk => {
+                let image = text(&frame.data["image"]);
+                voice::note(&format!(
+                    "pulls the image {image} first: it is no time of the run"
+                ));
+                Ok(())
+            }
+            "pulled" if self.talk => {
+                let micros = frame.data["micros"].as_u64().unwrap_or(0);
+                voice::note(&format!("pulled it in {}", format_micros(micros)));
+                Ok(())
+            }
             "progress" if self.talk => {
                 voice::note(&format!("progress {}", clean(&frame.data.to_string())));
                 Ok(())

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use leasehold_backend::seam::ImageFiles;
+use leasehold_core::digest::Digest;
 use leasehold_core::image::{ImageSpec, RootDirectory, User};
-use leasehold_core::spec::base_environment;
+use leasehold_core::spec::{EXEC_BYTES_MAX, base_environment};
 use leasehold_image::ImageError;
 use leasehold_image::document::Process;
-use leasehold_image::store::Scope;
 use leasehold_image::store::plan::{At, Lease, MountPlan};
+use leasehold_image::store::{Scope, Store};
 use leasehold_supervisor::paths::Paths;
 
 use crate::fault::Fault;
@@ -52,6 +54,12 @@ impl Start {
     pub(crate) fn command(&self) -> Result<Vec<String>, Fault> {
         let own = self.process.entrypoint.iter().chain(&self.process.cmd);
         let argv: Vec<String> = own.cloned().collect();
+        if argv.first().is_some_and(String::is_empty) {
+            return Err(Fault::usage(
+                "the image's `Entrypoint` and `Cmd` begin with an empty word, which is no program",
+            )
+            .hint("name one: leasehold run --image IMAGE -- CMD"));
+        }
         match argv.is_empty() {
             true => Err(Fault::usage("the image names no command of its own")
                 .hint("name one: leasehold run --image IMAGE -- CMD")),
@@ -76,6 +84,17 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
+    /// What goes to a backend, for good.
+    ///
+    /// # Errors
+    /// When the lease cannot be passed on.
+    pub(crate) fn into_files(self) -> std::io::Result<ImageFiles> {
+        Ok(ImageFiles {
+            layers: self.layers,
+            lease: self.lease.as_fd().try_clone_to_owned()?,
+        })
+    }
+
     /// What goes with the request, in its order.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.layers.as_fd(), self.lease.as_fd()]
@@ -90,15 +109,30 @@ pub(crate) fn find(paths: &Paths, name: &str, talk: bool) -> Result<Chosen, Faul
     place::make(paths)?;
     let store = image::below(paths.state())?;
     let scope = Scope::host();
-    let found = store
-        .find(&scope, name)
-        .and_then(|image| store.mount_plan(&scope, &image.digest));
-    let plan = found.map_err(|error| absent(&error, name))?;
+    let found = store.find(&scope, name);
+    let digest = found.map_err(|error| absent(&error, name))?.digest;
+    take(&store, &scope, digest, name, talk)
+}
+
+/// Takes a lease on an image of a scope and puts together what a sandbox needs of it.
+///
+/// # Errors
+/// When it is not here, or names a user that it does not know.
+pub(crate) fn take(
+    store: &Store,
+    scope: &Scope,
+    digest: Digest,
+    name: &str,
+    talk: bool,
+) -> Result<Chosen, Fault> {
+    let plan = store.mount_plan(scope, &digest);
+    let plan = plan.map_err(|error| absent(&error, name))?;
     odd(&plan).map_or(Ok(()), |what| {
         Err(Fault::usage(what)
             .about(about(name))
             .hint("make `/etc` a directory in the image, and `hosts`, `hostname` and `resolv.conf` in it files"))
     })?;
+    declared(&plan.config.process).map_err(|fault| fault.about(about(name)))?;
     let told = |error: ImageError| image::fault(&error).about(about(name));
     let account = plan.account(OTHERWISE).map_err(told)?;
     let (user, home) = match plan.owners {
@@ -111,6 +145,14 @@ pub(crate) fn find(paths: &Paths, name: &str, talk: bool) -> Result<Chosen, Faul
             "without root the command is user 1000, as all files of the image are, and not {}",
             account.user.uid
         ));
+    }
+    if home.is_none() {
+        let at = |place: &str| plan.facts.iter().find(|fact| fact.path == place);
+        if let Some(what) = at("home").and_then(|fact| homeless(&fact.at)) {
+            return Err(Fault::usage(what).about(about(name)).hint(
+                "make `/home` a directory in the image, or name a user in its `/etc/passwd` that has a home elsewhere",
+            ));
+        }
     }
     let spec = ImageSpec {
         digest: plan.image,
@@ -151,6 +193,35 @@ fn odd(plan: &MountPlan) -> Option<String> {
     })
 }
 
+/// Why no home can be made below `/home`.
+fn homeless(at: &At) -> Option<String> {
+    match at {
+        At::Link(to) => Some(format!("its `/home` is a link to `{}`", clean(to))),
+        At::File => Some("its `/home` is no directory".to_owned()),
+        At::Nothing | At::Directory | At::BehindLink => None,
+    }
+}
+
+/// What an image's configuration says of a command is within bounds and makes sense.
+fn declared(process: &Process) -> Result<(), Fault> {
+    let bytes: usize = process.env.iter().map(|entry| entry.len() + 1).sum();
+    if bytes > EXEC_BYTES_MAX {
+        return Err(Fault::usage(format!(
+            "the image's `Env` has {bytes} bytes: most is {EXEC_BYTES_MAX}"
+        ))
+        .hint("build the image with less in `Env`: what is large belongs in a file"));
+    }
+    let directory = &process.working_dir;
+    if !directory.is_empty() && !directory.starts_with('/') {
+        return Err(Fault::usage(format!(
+            "the image's `WorkingDir` is `{}`: an absolute path is wanted",
+            clean(directory)
+        ))
+        .hint("build the image with an absolute one"));
+    }
+    Ok(())
+}
+
 fn about(name: &str) -> String {
     format!("cannot run in image `{}`", clean(name))
 }
@@ -170,7 +241,6 @@ fn absent(error: &ImageError, name: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::digest::Digest;
 
     fn start(process: Process) -> Start {
         let spec = ImageSpec {
@@ -194,6 +264,33 @@ mod tests {
 
     fn texts(texts: &[&str]) -> Vec<String> {
         texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_makes_no_sense_in_a_configuration_is_told_by_its_field() {
+        let with = |change: fn(&mut Process)| {
+            let mut process = Process::default();
+            change(&mut process);
+            process
+        };
+        assert!(declared(&with(|_| {})).is_ok());
+        assert!(declared(&with(|process| process.working_dir = "/srv".to_owned())).is_ok());
+        let relative = with(|process| process.working_dir = "srv".to_owned());
+        let large = with(|process| process.env = vec![format!("A={}", "x".repeat(3 << 20))]);
+        for (process, word) in [
+            (relative, "`WorkingDir` is `srv`"),
+            (large, "`Env` has 3145731"),
+        ] {
+            let fault = declared(&process).unwrap_err();
+            assert!(fault.chain().contains(word), "{}", fault.chain());
+            assert!(fault.mend().is_some());
+        }
+        let empty = start(with(|process| process.entrypoint = vec![String::new()]));
+        let fault = empty.command().unwrap_err();
+        assert!(fault.chain().contains("`Entrypoint`"), "{}", fault.chain());
+        assert!(homeless(&At::Directory).is_none());
+        let link = homeless(&At::Link("/srv".to_owned()));
+        assert_eq!(link.as_deref(), Some("its `/home` is a link to `/srv`"));
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
     if flags.tool.is_some() {
         return Err(no_daemon());
     }
+    for_a_daemon_alone(flags)?;
     let paths = place::paths()?;
     let (image, program) = named(flags, &paths)?;
     let start = image.as_ref().map(|image| &image.start);
@@ -111,6 +112,26 @@ pub(crate) fn main(flags: &RunFlags, supervisor: Option<Begun>) -> Result<u8, Fa
     match whole(follow, &paths, &run)? {
         Some(record) => conclude(&paths, &plan, out.as_ref(), &record, begun.elapsed()),
         None => Ok(LEFT),
+    }
+}
+
+/// Refuses what only a daemon understands.
+fn for_a_daemon_alone(flags: &RunFlags) -> Result<(), Fault> {
+    let named = [
+        ("--pull", flags.daemon.pull.is_some()),
+        ("--max-wait", flags.daemon.max_wait.is_some()),
+        ("--priority", flags.daemon.priority.is_some()),
+    ];
+    match named.into_iter().find(|(_, asked)| *asked) {
+        None => Ok(()),
+        Some(("--pull", _)) => Err(Fault::usage(
+            "`--pull` is for runs through a daemon: alone an image has to be here before",
+        )
+        .hint("leasehold image pull IMAGE")),
+        Some((flag, _)) => Err(Fault::usage(format!(
+            "`{flag}` is for runs through a daemon: alone there is no queue to wait in"
+        ))
+        .hint("leave it away, or begin a daemon with `leasehold serve`")),
     }
 }
 

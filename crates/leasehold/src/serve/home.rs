@@ -64,6 +64,11 @@ impl Home {
         self.state.join("wasm")
     }
 
+    /// What the images are below: the directory of those of the command line.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.state.clone()
+    }
+
     /// Snapshot templates: those of the command line.
     pub(crate) fn templates(&self) -> Shelf {
         crate::template::shelf_below(&self.state)

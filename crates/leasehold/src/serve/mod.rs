@@ -6,6 +6,7 @@
 pub(crate) mod config;
 mod door;
 pub(crate) mod home;
+mod images;
 mod local;
 mod parts;
 mod wasm;
@@ -41,6 +42,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::config::Config;
 use self::door::Width;
 use self::home::Home;
+use self::images::Stocked;
 use self::parts::{Shelved, Stored, Trees};
 use self::wasm::LateWasm;
 use crate::cli::daemon::ServeFlags;
@@ -117,6 +119,7 @@ async fn serve(config: &Config, home: &Home, descriptors: Arc<Descriptors>) -> R
         vault: Arc::new(vault),
         workspaces: Arc::new(trees),
         templates: Arc::new(Shelved(home.templates())),
+        images: Arc::new(Stocked::new(home.images())),
         scripts: Scripts::default(),
         clock,
         entropy: Arc::new(SystemEntropy),

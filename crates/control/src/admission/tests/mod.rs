@@ -120,6 +120,7 @@ impl Try {
                 tool,
                 policy,
                 template: None,
+                image: None,
             },
             offers: offers(),
         }

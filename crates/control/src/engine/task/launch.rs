@@ -139,6 +139,15 @@ impl Task {
             return Ok(Sent::Not(overdue()));
         };
         launch.sandbox = sandbox;
+        if let Some(image) = &self.plan.start.image {
+            let tenant = self.plan.contract.tenant.clone();
+            let mounted = parts.images.mount(tenant, image.clone()).await?;
+            let asked = std::mem::replace(&mut launch.exec.env, mounted.env);
+            launch.exec.env.extend(asked);
+            launch.exec.cwd = launch.exec.cwd.take().or(mounted.cwd);
+            launch.sandbox.image = Some(mounted.spec);
+            launch.image = Some(mounted.files);
+        }
         self.engine.failpoints().before("launch");
         let launched = backend.launch(launch).await;
         self.engine.failpoints().after("launch");

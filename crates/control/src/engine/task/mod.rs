@@ -19,6 +19,7 @@ mod adopt;
 mod code;
 mod end;
 mod launch;
+mod pull;
 mod watch;
 
 use std::os::fd::OwnedFd;
@@ -397,6 +398,9 @@ impl Task {
             return Ok(Went::Never(self.cancelled().into()));
         }
         if let Some(end) = self.compiled().await? {
+            return Ok(Went::Never(end));
+        }
+        if let Some(end) = self.pulled().await? {
             return Ok(Went::Never(end));
         }
         let hard = Duration::from_millis(self.plan.contract.allocation.hard_deadline_ms);

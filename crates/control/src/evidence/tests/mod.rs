@@ -92,6 +92,7 @@ pub(super) fn contract(run: &RunId, text: &str) -> RunContract {
         manifest: None,
         argv: vec!["echo".to_owned(), text.to_owned()],
         program: None,
+        image: None,
         env_names: vec!["HOME".to_owned()],
         cwd: None,
         input: None,

@@ -294,3 +294,31 @@ fn artifacts_of_a_daemon_are_listed_and_taken_after_the_run() {
     daemon.cli(["artifacts", &run, "nothing*"]).status_is(2);
     assert_nothing_left(&daemon);
 }
+
+/// What has a meaning in a queue alone is passed to the daemon, and refused without one.
+#[test]
+fn priority_and_longest_wait_go_to_the_daemon_alone() {
+    let daemon = Daemon::start(&[], &[]);
+    let flags = ["--priority", "-5", "--max-wait", "7s"];
+    let words = |more: &[&'static str]| -> Vec<&'static str> {
+        let all = ["run"].iter().chain(&flags).chain(more);
+        all.chain(&["--", "true"]).copied().collect()
+    };
+    daemon.cli(words(&[])).status_is(0);
+    let run = daemon.rows("")[0]["run"].as_str().unwrap().to_owned();
+    let contract = daemon.get(&format!("/v1/runs/{run}/contract")).json;
+    let asked = (&contract["priority"], &contract["max_wait_ms"]);
+    assert_eq!(asked, (&json!(-5), &json!(7_000)), "{contract}");
+    let refused = daemon.cli(words(&["--alone"]));
+    assert_ne!(refused.status, 0);
+    assert!(refused.err().contains("through a daemon"), "{refused:?}");
+    // A mistake is told once.
+    let wrong = daemon.cli(["policy", "show", "nope"]);
+    assert_eq!(
+        wrong.err().matches("scope \"nope\"").count(),
+        1,
+        "{wrong:?}"
+    );
+    assert_eq!(wrong.err().matches("expected").count(), 1, "{wrong:?}");
+    assert!(!wrong.err().contains("scope: scope"), "{wrong:?}");
+}

@@ -11,6 +11,7 @@
 //! - `door`: who is let in, what is refused, what is told.
 //! - `doors`: many connections, half requests, no descriptors.
 //! - `scarce`: no descriptors, no room on the disk.
+//! - `images`: images pulled, run in, left and refused.
 //! - `fenced`: a worker that is stopped past its lease, a daemon that is stopped.
 //! - `upgrade`: a newer version over what an older one left, and the other way round.
 //! - `soak`: many cycles, with random deaths and without.
@@ -20,6 +21,7 @@ mod crowd;
 mod door;
 mod doors;
 mod fenced;
+mod images;
 mod kills;
 mod modules;
 mod points;

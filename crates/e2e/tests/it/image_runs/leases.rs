@@ -110,7 +110,12 @@ fn a_run_that_never_began_keeps_nothing() {
         return;
     }
     let instance = Instance::new();
-    let _ = image(&instance, "tool:1", &["mkdir etc; touch home"], &[]);
+    let _ = image(
+        &instance,
+        "tool:1",
+        &["mkdir etc home; touch home/user"],
+        &[],
+    );
     instance.sh(&["--image", "tool:1"], "true").status_is(125);
     instance.cli(["image", "rm", "tool:1"]).status_is(0);
     assert_eq!(collect(&instance), (1, 0));
