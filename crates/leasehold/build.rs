@@ -20,8 +20,10 @@ struct Program {
     sources: &'static [&'static str],
     /// Which optimization `CARGO_PROFILE_RELEASE_OPT_LEVEL` asks for.
     opt_level: &'static str,
-    /// The variable that names its file; with `_DIGEST` behind it, the one that tells its versions apart.
+    /// The variable that names its file.
     variable: &'static str,
+    /// The one that tells its versions apart, where anybody asks.
+    digest: Option<&'static str>,
     /// Whether it has the debug assertions of this crate.
     failpoints: bool,
 }
@@ -34,6 +36,7 @@ const PROGRAMS: [Program; 3] = [
         sources: &["agent", "jail", "protocol", "core"],
         opt_level: "s",
         variable: "LEASEHOLD_INIT",
+        digest: None,
         failpoints: false,
     },
     Program {
@@ -42,6 +45,7 @@ const PROGRAMS: [Program; 3] = [
         sources: &["agent", "jail", "protocol", "core"],
         opt_level: "s",
         variable: "LEASEHOLD_AGENT",
+        digest: None,
         failpoints: false,
     },
     Program {
@@ -50,6 +54,7 @@ const PROGRAMS: [Program; 3] = [
         sources: &["supervisor", "jail", "protocol", "core"],
         opt_level: "2",
         variable: "LEASEHOLD_SUPERVISOR",
+        digest: Some("LEASEHOLD_SUPERVISOR_DIGEST"),
         failpoints: true,
     },
 ];
