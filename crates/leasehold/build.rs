@@ -91,7 +91,9 @@ fn main() {
         match build(program) {
             Ok((file, digest)) => {
                 println!("cargo::rustc-env={}={}", program.variable, file.display());
-                println!("cargo::rustc-env={}_DIGEST={digest:016x}", program.variable);
+                if let Some(variable) = program.digest {
+                    println!("cargo::rustc-env={variable}={digest:016x}");
+                }
             }
             Err(reason) => println!("cargo::error=cannot build {}: {reason}", program.name),
         }

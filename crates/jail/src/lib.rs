@@ -17,6 +17,8 @@ pub mod mount;
 #[cfg(feature = "host")]
 pub mod namespaces;
 #[cfg(feature = "host")]
+pub mod schedule;
+#[cfg(feature = "host")]
 pub mod spawn;
 #[cfg(feature = "host")]
 pub mod unpacking;

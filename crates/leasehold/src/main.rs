@@ -31,6 +31,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use cli::{Cli, Command};
 use fault::Fault;
 use leasehold_backend::process::start::Begun;
+use leasehold_jail::schedule::be_prompt;
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -81,6 +82,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
 }
 
 fn dispatch(command: Command, begun: Option<Begun>) -> Result<ExitCode, Fault> {
+    // Who refuses us this makes us slower and nothing else.
+    let _ = be_prompt();
     let status = match command {
         Command::Supervisor(flags) => supervise::supervisor(&flags),
         Command::Run(flags) => run::main(&flags, begun),

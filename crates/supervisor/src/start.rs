@@ -120,6 +120,8 @@ fn run(config: Config) -> Result<(), StartError> {
         return Ok(());
     };
     crate::failpoint::arm();
+    // Who refuses us this makes us slower and nothing else.
+    let _ = leasehold_jail::schedule::be_prompt();
     let signals = termination::termination_events().map_err(io_error("taking over signals"))?;
     let capacity = room_for_sandboxes()?;
     let root = rustix::process::geteuid().is_root();

@@ -79,6 +79,9 @@ pub(crate) fn main(flags: &ServeFlags) -> Result<u8, Fault> {
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
+        .on_thread_start(|| {
+            let _ = leasehold_jail::schedule::be_prompt();
+        })
         .enable_all()
         .build()
         .map_err(|error| Fault::host("cannot start the runtime").because(&error))?;
