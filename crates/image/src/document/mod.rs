@@ -218,7 +218,14 @@ fn wrong(what: &str, why: impl Into<String>) -> ImageError {
     }
 }
 
+/// Most values in a document, told by the characters that stand before one: each takes some hundred bytes once it is read.
+const VALUES_MAX: usize = 200_000;
+
 fn object(what: &str, bytes: &[u8]) -> Result<serde_json::Map<String, Value>> {
+    let before = |byte: &&u8| matches!(byte, b',' | b'[' | b'{');
+    if bytes.iter().filter(before).count() > VALUES_MAX {
+        return Err(wrong(what, format!("it has more than {VALUES_MAX} values")));
+    }
     let Strict(value) = serde_json::from_slice(bytes).map_err(|error| {
         let why = match error.is_data() {
             true => error.to_string(),

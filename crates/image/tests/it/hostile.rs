@@ -513,3 +513,21 @@ fn p80_a_tag_that_moves_gives_one_content_or_the_other() {
         .unwrap();
     assert!(digests.contains(&named.digest));
 }
+
+/// What is read takes some hundred bytes for each value, however few bytes a value is.
+#[test]
+fn a_document_of_few_bytes_and_many_values_is_refused_before_it_is_read() {
+    let index = |count: usize| {
+        let entries = vec!["[]"; count].join(",");
+        format!(
+            r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{entries}]}}"#
+        )
+    };
+    let told = |count| {
+        let parsed = leasehold_image::document::Document::parse(index(count).as_bytes(), None);
+        parsed.unwrap_err().to_string()
+    };
+    assert!(told(150_000).contains("more than 200000 values"));
+    let few = told(10);
+    assert!(!few.contains("values"), "{few}");
+}

@@ -25,6 +25,9 @@ use crate::{image, run};
 
 /// Images of one tenant that are pulled at one time; further ones wait, and hold up no other tenant.
 const PULLS_MAX: usize = 2;
+/// Names of one tenant that registries are asked for at one time. Each has a thread until its registry is done, however long
+/// that takes, and may hold what a hostile answer comes to in memory.
+const RESOLVES_MAX: usize = 2;
 /// Longest that a registry may take to say what a name stands for.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long a connection to a registry may stand still.
@@ -45,6 +48,7 @@ struct Pulls {
     /// What is pulled now. It is gone when nobody is at it.
     under_way: HashMap<(Name, Digest), Weak<watch::Sender<Told>>>,
     places: HashMap<Name, Arc<Semaphore>>,
+    resolves: HashMap<Name, Arc<Semaphore>>,
 }
 
 /// Ends a pull that nobody waits for.
@@ -164,6 +168,13 @@ impl Stocked {
         receiver
     }
 
+    /// The places of a tenant at registries.
+    fn resolves_of(&self, tenant: &Name) -> Arc<Semaphore> {
+        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = pulls.resolves.entry(tenant.clone());
+        Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(RESOLVES_MAX))))
+    }
+
     async fn pull(
         self,
         tenant: Name,
@@ -191,32 +202,69 @@ impl Stocked {
     }
 }
 
-/// What a tenant's name stands for here.
-fn here(store: &Store, scope: &Scope, name: &str) -> Result<Option<Digest>, PublicError> {
-    match store.find(scope, name) {
-        Ok(image) => Ok(Some(image.digest)),
-        Err(ImageError::Absent(_)) => Ok(None),
-        Err(error) => Err(told(&error)),
-    }
+/// What a tenant's name stands for here. Policy is asked about the repository, so an image counts for one only if it came
+/// from there, whatever its digest is.
+fn here(store: &Store, scope: &Scope, name: &str) -> Result<Option<Digest>, ImageError> {
+    let Some(reference) = reference(name)? else {
+        let digest = Digest::parse(name).ok();
+        let found = digest
+            .map(|digest| store.image(scope, &digest))
+            .transpose()?;
+        return Ok(found.flatten().map(|image| image.digest));
+    };
+    let Some(digest) = reference.digest() else {
+        let full = reference.to_string();
+        let names = store.names(scope)?;
+        return Ok(names
+            .into_iter()
+            .find(|held| held.name == full)
+            .map(|held| held.digest));
+    };
+    let Some(image) = store.image(scope, &digest)? else {
+        return Ok(None);
+    };
+    let of_image =
+        |held: leasehold_image::store::records::Name| (held.digest == digest).then_some(held.name);
+    let names = store.names(scope)?.into_iter().filter_map(of_image);
+    let from_there = |name: String| {
+        Reference::parse(&name).is_ok_and(|other| {
+            (other.registry(), other.repository()) == (reference.registry(), reference.repository())
+        })
+    };
+    Ok(names
+        .chain([image.source])
+        .any(from_there)
+        .then_some(digest))
 }
 
-/// What a name stands for: here, or where that is wanted at its registry.
-fn resolve(store: &Store, tenant: &Name, name: &str, pull: Pull) -> Result<Digest, PublicError> {
-    let scope = scope(tenant).map_err(|error| told(&error))?;
-    let reference = reference(name).map_err(|error| told(&error))?;
+/// What a name stands for: here, or where that is wanted at its registry; `None` where a registry must be asked.
+fn resolve_here(
+    store: &Store,
+    tenant: &Name,
+    name: &str,
+    pull: Pull,
+) -> Result<Option<Digest>, ImageError> {
+    let scope = scope(tenant)?;
+    let reference = reference(name)?;
     let fixed = reference
         .as_ref()
         .is_none_or(|name| name.digest().is_some());
     if (pull != Pull::Always || fixed)
         && let Some(digest) = here(store, &scope, name)?
     {
-        return Ok(digest);
+        return Ok(Some(digest));
     }
     match reference {
-        Some(reference) if pull != Pull::Never => store
-            .resolve(&reference, &options())
-            .map_err(|error| told(&error)),
-        _ => Err(told(&ImageError::Absent(name.to_owned()))),
+        Some(_) if pull != Pull::Never => Ok(None),
+        _ => Err(ImageError::Absent(name.to_owned())),
+    }
+}
+
+/// What a registry says that a name stands for.
+fn resolve_there(store: &Store, name: &str) -> Result<Digest, ImageError> {
+    match reference(name)? {
+        Some(reference) => store.resolve(&reference, &options()),
+        None => Err(ImageError::Absent(name.to_owned())),
     }
 }
 
@@ -238,7 +286,23 @@ impl Images for Stocked {
     fn resolve(&self, tenant: Name, name: String, pull: Pull) -> Doing<'_, Digest> {
         Box::pin(async move {
             let shown = name.clone();
-            let resolving = self.with(move |store| resolve(&store, &tenant, &name, pull));
+            let (whose, asked) = (tenant.clone(), name.clone());
+            let here = self.with(move |store| {
+                resolve_here(&store, &whose, &asked, pull).map_err(|error| told(&error))
+            });
+            if let Some(digest) = here.await? {
+                return Ok(digest);
+            }
+            let places = self.resolves_of(&tenant);
+            let resolving = async {
+                let place = places.acquire_owned().await;
+                self.with(move |store| {
+                    // Given back by the thread, which may outlive whoever waits for it.
+                    let _place = place;
+                    resolve_there(&store, &name).map_err(|error| told(&error))
+                })
+                .await
+            };
             match tokio::time::timeout(RESOLVE_MAX, resolving).await {
                 Ok(resolved) => resolved,
                 Err(_) => Err(PublicError::new(

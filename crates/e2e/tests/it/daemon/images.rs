@@ -180,6 +180,19 @@ fn a_run_in_an_image_has_its_digest_in_contract_and_evidence_and_leaves_no_lease
     // The control: it may bring it itself.
     let brought = ask(&rig.name, "missing");
     assert_eq!(brought.status, 200, "{brought:?}");
+    // Now it has the digest, from that repository alone: no other one's name opens it.
+    let host = rig.registry.host();
+    for (image, status) in [
+        (format!("{host}/team/tool@{digest}"), 200),
+        (format!("{host}/other/tool@{digest}"), 404),
+        (format!("{host}/other/tool:2@{digest}"), 404),
+        (digest["sha256:".len()..][..12].to_owned(), 404),
+    ] {
+        let asked = ask(&image, "never");
+        assert_eq!(asked.status, status, "{image}: {asked:?}");
+    }
+    let asked = ask(&format!("{host}/other/tool@{digest}"), "missing");
+    assert_eq!(asked.status, 404, "its registry has no such: {asked:?}");
 }
 
 #[test]
