@@ -15,6 +15,17 @@ use crate::store::fill::Complete;
 use crate::store::records::Image;
 use crate::store::{Progress, Scope, Store, Watch};
 
+/// A watch that is told nothing.
+struct Silent<'a>(&'a dyn Watch);
+
+impl Watch for Silent<'_> {
+    fn tell(&self, _: Progress) {}
+
+    fn given_up(&self) -> bool {
+        self.0.given_up()
+    }
+}
+
 /// Blobs that come at one time.
 const SIDE_BY_SIDE: usize = 3;
 
@@ -65,7 +76,7 @@ impl Store {
         for layer in &manifest.layers {
             watch.tell(Progress::Layer(layer.digest, layer.size));
         }
-        download::blob(self, scope, &client, &manifest.config, &())?;
+        download::blob(self, scope, &client, &manifest.config, &Silent(watch))?;
         // What makes no sense is refused before its layers come.
         self.config(&manifest.config.digest, manifest.layers.len())?;
         self.put(scope, &fetched.bytes)?;

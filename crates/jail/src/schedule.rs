@@ -56,7 +56,7 @@ impl Attributes {
 }
 
 /// Gives this thread a slice of 0.1 ms, so that it has its turn soon when it is woken; it has no more of a core
-/// than before. Its children and threads begin with the slice of everybody. A thread whose policy somebody chose stays as
+/// than before. Its children and threads begin with the slice of everybody, and with no better niceness than that. A thread whose policy somebody chose stays as
 /// it is. Older kernels take it and do nothing.
 ///
 /// # Errors

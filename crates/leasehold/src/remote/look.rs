@@ -8,7 +8,9 @@ use leasehold_core::quantity::{format_bytes, format_micros};
 use leasehold_supervisor::paths::Paths;
 use serde_json::{Value, json};
 
-use super::runs::{self, Printer, Reader, end_of, follow, output_bytes, status, tell};
+use super::runs::{
+    self, Printer, Reader, end_of, follow, output_bytes, status, tell, tell_failure,
+};
 use super::{Frame, Remote, text};
 use crate::cli::{AttachFlags, LogsFlags, ShowFlags};
 use crate::fault::Fault;
@@ -168,6 +170,8 @@ pub(crate) fn attach(remote: &Remote, run: &RunId, flags: &AttachFlags) -> Resul
     if !flags.quiet {
         let took = view["outcome"]["usage"]["wall_micros"].as_u64();
         tell(&view, took.unwrap_or_default());
+    } else {
+        tell_failure(&view);
     }
     Ok(status(&view))
 }

@@ -19,7 +19,7 @@ use signal_hook::consts::signal::SIGINT;
 use super::Remote;
 use super::directory::{self, Offered};
 use super::module;
-use super::runs::{Printer, follow, status, tell};
+use super::runs::{Printer, follow, status, tell, tell_failure};
 use crate::cli::{LimitFlags, RunFlags};
 use crate::fault::Fault;
 use crate::run::export::Destination;
@@ -78,7 +78,7 @@ pub(crate) fn main(remote: &Remote, flags: &RunFlags, caller: &Caller<'_>) -> Re
     }
     match telling {
         Telling::Json => voice::json(&view)?,
-        Telling::Quiet => {}
+        Telling::Quiet => tell_failure(&view),
         Telling::Line => {
             tell(
                 &view,

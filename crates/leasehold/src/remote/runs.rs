@@ -187,6 +187,15 @@ pub(crate) fn tell(run: &Value, total_micros: u64) {
     voice::note(&format!("{end},{used} run {}", text(&run["run"])));
 }
 
+/// What a caller that wants to hear nothing of ours but errors must hear: that it was not the command.
+pub(crate) fn tell_failure(run: &Value) {
+    let id = text(&run["run"]);
+    if let Some(failure) = crate::run::summary::failure(end_of(run).as_ref(), &id) {
+        voice::note(&format!("error: {failure}"));
+        voice::hint(&format!("`leasehold explain {id}` says more"));
+    }
+}
+
 /// The exit status of the command line for a run of a daemon.
 pub(crate) fn status(run: &Value) -> u8 {
     end_of(run).map_or(125, |end| end.cli_status())

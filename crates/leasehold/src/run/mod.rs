@@ -227,7 +227,7 @@ pub(crate) fn tell(record: &RunRecord, total: Duration) {
 
 /// What a caller that wants to hear nothing of ours but errors must hear: that it was not the command.
 fn tell_failure(record: &RunRecord) {
-    if let Some(failure) = summary::failure(record) {
+    if let Some(failure) = summary::failure(record.end.as_ref(), record.run.as_str()) {
         voice::note(&format!("error: {failure}"));
         if let Some(mend) = summary::mend(record) {
             voice::hint(&mend);

@@ -39,11 +39,11 @@ pub(crate) fn line(record: &RunRecord, total_micros: u64) -> String {
 }
 
 /// Why the command was not run, or not to its end, where that is no doing of its own or its caller's.
-pub(crate) fn failure(record: &RunRecord) -> Option<String> {
-    match record.end.as_ref()? {
+pub(crate) fn failure(end: Option<&EndReason>, run: &str) -> Option<String> {
+    match end? {
         end @ (EndReason::SandboxUnavailable { .. }
         | EndReason::SandboxCrashed { .. }
-        | EndReason::HostLost) => Some(format!("{}, run {}", clean(&end.phrase()), record.run)),
+        | EndReason::HostLost) => Some(format!("{}, run {run}", clean(&end.phrase()))),
         EndReason::Cancelled { .. }
         | EndReason::LeaseExpired { .. }
         | EndReason::Timeout { .. }

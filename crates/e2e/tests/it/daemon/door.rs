@@ -322,3 +322,15 @@ fn priority_and_longest_wait_go_to_the_daemon_alone() {
     assert_eq!(wrong.err().matches("expected").count(), 1, "{wrong:?}");
     assert!(!wrong.err().contains("scope: scope"), "{wrong:?}");
 }
+
+/// Who wants to hear nothing of ours hears nothing of a command's own end, and why it was not run.
+#[test]
+fn a_quiet_run_says_why_its_command_was_not_run() {
+    let daemon = Daemon::start(&[], &[]);
+    let failed = daemon.cli(["run", "-q", "-w", "/nonexist", "--", "true"]);
+    assert_eq!(failed.status, 125, "{failed:?}");
+    assert!(failed.err().contains("error: "), "{failed:?}");
+    assert!(failed.err().contains("leasehold explain r"), "{failed:?}");
+    let own = daemon.cli(["run", "-q", "--", "false"]);
+    assert_eq!((own.status, own.err().as_str()), (1, ""), "{own:?}");
+}

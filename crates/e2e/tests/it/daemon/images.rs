@@ -180,19 +180,23 @@ fn a_run_in_an_image_has_its_digest_in_contract_and_evidence_and_leaves_no_lease
     // The control: it may bring it itself.
     let brought = ask(&rig.name, "missing");
     assert_eq!(brought.status, 200, "{brought:?}");
-    // Now it has the digest, from that repository alone: no other one's name opens it.
+    opens_no_other_repository(&rig, &digest, |image, pull| ask(image, pull).status);
+}
+
+/// Who has an image has it from where it came from alone: no other name opens it.
+fn opens_no_other_repository(rig: &Rig, digest: &str, status: impl Fn(&str, &str) -> u16) {
     let host = rig.registry.host();
-    for (image, status) in [
+    for (image, expected) in [
         (format!("{host}/team/tool@{digest}"), 200),
         (format!("{host}/other/tool@{digest}"), 404),
         (format!("{host}/other/tool:2@{digest}"), 404),
         (digest["sha256:".len()..][..12].to_owned(), 404),
     ] {
-        let asked = ask(&image, "never");
-        assert_eq!(asked.status, status, "{image}: {asked:?}");
+        assert_eq!(status(&image, "never"), expected, "{image}");
     }
-    let asked = ask(&format!("{host}/other/tool@{digest}"), "missing");
-    assert_eq!(asked.status, 404, "its registry has no such: {asked:?}");
+    // Its registry has no such.
+    let asked = status(&format!("{host}/other/tool@{digest}"), "missing");
+    assert_eq!(asked, 404);
 }
 
 #[test]
