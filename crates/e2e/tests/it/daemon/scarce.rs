@@ -465,7 +465,7 @@ fn p87_a_daemon_that_gets_no_memory_at_its_start_says_so_and_leaves_nothing_brok
     let done = done.status_is(200).run();
     daemon.kill();
     let mut failed = 0;
-    for mib in [24, 48, 96, 160, 192, 224] {
+    for mib in [24, 48, 56, 64, 72, 96, 160, 224] {
         let limit = format!("--as={}", mib << 20);
         let mut command = Command::new("prlimit");
         let serve = daemon.serve_command();
